@@ -1,0 +1,12 @@
+//! The ground floor: ranking, token evidence and learning as plain functions.
+//!
+//! Numbers in, numbers out. Nothing here knows DuckDB, a model, a file or a clock; seeds and times are passed in, and the
+//! same input gives the same output on every run.
+
+pub mod codes;
+pub mod cues;
+pub mod evidence;
+pub mod fuse;
+pub mod order;
+pub mod suppression;
+pub mod weight;
