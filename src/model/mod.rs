@@ -1,0 +1,6 @@
+//! Models: the encoder of texts, the optional reranker, and where their files are.
+
+pub mod directory;
+pub mod encoder;
+pub mod reranker;
+pub mod runtime;

@@ -1,0 +1,103 @@
+//! A cross-encoder: reads a query and a memory together and says how well the one answers the other.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use ort::session::Session;
+use tokenizers::Tokenizer;
+
+use super::directory::ModelDirectory;
+use super::encoder::{PaddedBatch, TypedPieces, open_tokenizer};
+use super::runtime;
+use crate::error::{Error, Result};
+
+const WHAT: &str = "reranker (lethe_reranker_directory)";
+const BATCH_ROWS: usize = 32;
+
+/// Any ONNX sequence-classification model with one label, a logit, or two, of which the second means relevant.
+pub struct Reranker {
+    pub name: String,
+    tokenizer: Tokenizer,
+    session: Mutex<Session>,
+    inputs: Vec<String>,
+    max_length: usize,
+}
+
+impl Reranker {
+    pub fn open(setting: &str, library: &Path, threads: usize) -> Result<Self> {
+        let directory = ModelDirectory::read(setting, WHAT)?;
+        let session = runtime::open(library, &directory.graph, threads)?;
+        Ok(Self {
+            tokenizer: open_tokenizer(&directory, WHAT)?,
+            inputs: session.inputs().iter().map(|input| input.name().to_owned()).collect(),
+            session: Mutex::new(session),
+            name: directory.name,
+            max_length: directory.max_length,
+        })
+    }
+
+    /// The logit of each memory for the query.
+    ///
+    /// A memory that does not fit next to the query is read in passages and scores as its best one (MaxP: Dai and Callan,
+    /// SIGIR 2019). Pairs are run in batches of like length.
+    pub fn score(&self, query: &str, memories: &[&str]) -> Result<Vec<f64>> {
+        let mut pairs: Vec<(usize, TypedPieces)> = Vec::with_capacity(memories.len());
+        for (memory, text) in memories.iter().enumerate() {
+            for pair in self.pairs(query, text)? {
+                pairs.push((memory, pair));
+            }
+        }
+        pairs.sort_by_key(|(memory, pair)| (pair.pieces.len(), *memory));
+        let mut scores = vec![f64::NEG_INFINITY; memories.len()];
+        let mut pairs = pairs.into_iter().peekable();
+        while pairs.peek().is_some() {
+            let (owners, batch): (Vec<usize>, Vec<TypedPieces>) = pairs.by_ref().take(BATCH_ROWS).unzip();
+            for (memory, logit) in owners.into_iter().zip(self.forward(batch)?) {
+                scores[memory] = scores[memory].max(logit);
+            }
+        }
+        Ok(scores)
+    }
+
+    /// The pairs a memory is read in: one, or one for each passage.
+    fn pairs(&self, query: &str, text: &str) -> Result<Vec<TypedPieces>> {
+        let whole = self.pair(query, text)?;
+        if whole.pieces.len() <= self.max_length {
+            return Ok(vec![whole]);
+        }
+        // Half of the input at most goes to the query; what the pair takes besides the memory is then known.
+        let query = self.cut(query, self.max_length / 2)?.into_iter().next().unwrap_or_default();
+        let besides = self.pair(query, "")?.pieces.len();
+        let room = self.max_length.saturating_sub(besides).max(1);
+        self.cut(text, room)?.into_iter().map(|passage| self.pair(query, passage)).collect()
+    }
+
+    fn pair(&self, query: &str, text: &str) -> Result<TypedPieces> {
+        let encoding = self.tokenizer.encode((query, text), true).map_err(|error| Error::Model(error.to_string()))?;
+        Ok(TypedPieces { pieces: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec() })
+    }
+
+    /// Cuts a text into passages of at most `room` pieces.
+    fn cut<'a>(&self, text: &'a str, room: usize) -> Result<Vec<&'a str>> {
+        let encoding = self.tokenizer.encode(text, false).map_err(|error| Error::Model(error.to_string()))?;
+        let passages = encoding.get_offsets().chunks(room).filter_map(|pieces| {
+            let (start, end) = (pieces.first()?.0, pieces.last()?.1);
+            text.get(start..end)
+        });
+        Ok(passages.collect())
+    }
+
+    fn forward(&self, pairs: Vec<TypedPieces>) -> Result<Vec<f64>> {
+        let batch = PaddedBatch::new(pairs);
+        let (shape, values) = batch.forward(&self.session, &self.inputs)?;
+        match shape.as_slice() {
+            [rows] | [rows, 1] if *rows == batch.rows => Ok(values.iter().map(|&x| f64::from(x)).collect()),
+            [rows, 2] if *rows == batch.rows => {
+                Ok(values.chunks_exact(2).map(|pair| f64::from(pair[1] - pair[0])).collect())
+            }
+            other => Err(Error::Model(format!(
+                "the reranker's output has shape {other:?}, expected [batch, 1] or [batch, 2]"
+            ))),
+        }
+    }
+}
