@@ -1,0 +1,63 @@
+//! The tables: every SQL string of the extension, and the connection they are run on.
+//!
+//! A store is the schema `lethe` of an attached database. Names are always written in full and quoted, because the
+//! connections made here resolve names by a search path of their own.
+
+pub mod catalog;
+pub mod instance;
+pub mod learning;
+pub mod schema;
+pub mod states;
+pub mod statistics;
+pub mod turns;
+
+use duckdb::Connection;
+
+use crate::error::{Error, Result};
+
+/// The tables whose rows belong to a turn and go with it.
+const DERIVED: [&str; 3] = ["states", "suppression", "feedback"];
+
+/// Runs `work` in a transaction of its own: all of it is committed, or nothing.
+pub fn transaction<T>(connection: &Connection, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    connection.execute_batch("BEGIN TRANSACTION")?;
+    match work() {
+        Ok(value) => {
+            connection.execute_batch("COMMIT")?;
+            Ok(value)
+        }
+        Err(error) => {
+            // The error that matters is the first; a failed ROLLBACK leaves nothing behind either, the connection goes away.
+            let _ = connection.execute_batch("ROLLBACK");
+            Err(error)
+        }
+    }
+}
+
+/// A number of rows or bytes as SQL has it.
+pub(crate) fn to_i64(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Parses the text of a UUID column.
+pub(crate) fn uuid(text: &str) -> Result<uuid::Uuid> {
+    uuid::Uuid::parse_str(text).map_err(|error| Error::Internal(format!("DuckDB returned the UUID '{text}': {error}")))
+}
+
+/// `ids` as the rows of a one-column relation named `ids(turn_id)`, to join with.
+pub(crate) fn ids_relation(ids: &[uuid::Uuid]) -> String {
+    let list: Vec<String> = ids.iter().map(|id| format!("'{id}'")).collect();
+    format!("(SELECT unnest([{}]::UUID[]) AS turn_id)", list.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_written_as_a_relation() {
+        let id = uuid::Uuid::from_u128(1);
+        assert_eq!(ids_relation(&[id]), "(SELECT unnest(['00000000-0000-0000-0000-000000000001']::UUID[]) AS turn_id)");
+        assert_eq!(ids_relation(&[]), "(SELECT unnest([]::UUID[]) AS turn_id)");
+    }
+}

@@ -1,0 +1,144 @@
+//! The table `states`: what turns were encoded to.
+
+use std::sync::Arc;
+
+use duckdb::arrow::array::{
+    Array, ArrayRef, BinaryArray, Float32Array, Float32Builder, ListArray, ListBuilder, StringArray, UInt32Array,
+    UInt32Builder,
+};
+use duckdb::arrow::datatypes::{DataType, Field, Schema};
+use duckdb::arrow::record_batch::RecordBatch;
+use duckdb::{Connection, params};
+use uuid::Uuid;
+
+use super::catalog::Database;
+use super::{DERIVED, ids_relation, transaction, uuid};
+use crate::error::{Error, Result};
+
+/// One row of `states`, as it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredState {
+    pub turn: Uuid,
+    /// Over everything the state was computed from.
+    pub content_hash: String,
+    pub embedding: Vec<f32>,
+    pub pieces: Vec<u32>,
+    pub codes: Vec<u8>,
+    /// Little-endian f32, one a piece.
+    pub scales: Vec<u8>,
+}
+
+/// The states that `encoder` made, of the given turns or of all.
+pub fn read(
+    connection: &Connection,
+    database: &Database,
+    encoder: &str,
+    turns: Option<&[Uuid]>,
+) -> Result<Vec<StoredState>> {
+    let these = turns.map_or_else(String::new, |ids| format!("AND turn_id IN {}", ids_relation(ids)));
+    let sql = format!(
+        "SELECT turn_id::VARCHAR, content_hash, embedding, token_ids, codes, scales FROM {} WHERE encoder_id = ? {these}",
+        database.table("states")
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut states = Vec::new();
+    for batch in statement.query_arrow(params![encoder])? {
+        read_batch(&batch, &mut states)?;
+    }
+    Ok(states)
+}
+
+fn read_batch(batch: &RecordBatch, states: &mut Vec<StoredState>) -> Result<()> {
+    let text = |i| column::<StringArray>(batch, i);
+    let list = |i| column::<ListArray>(batch, i);
+    let blob = |i| column::<BinaryArray>(batch, i);
+    let (turns, hashes, embeddings, pieces, codes, scales) =
+        (text(0)?, text(1)?, list(2)?, list(3)?, blob(4)?, blob(5)?);
+    for row in 0..batch.num_rows() {
+        states.push(StoredState {
+            turn: uuid(turns.value(row))?,
+            content_hash: hashes.value(row).to_owned(),
+            embedding: cast::<Float32Array>(&embeddings.value(row))?.values().to_vec(),
+            pieces: cast::<UInt32Array>(&pieces.value(row))?.values().to_vec(),
+            codes: codes.value(row).to_vec(),
+            scales: scales.value(row).to_vec(),
+        });
+    }
+    Ok(())
+}
+
+fn column<T: 'static>(batch: &RecordBatch, index: usize) -> Result<&T> {
+    cast(batch.column(index))
+}
+
+fn cast<T: 'static>(array: &ArrayRef) -> Result<&T> {
+    array
+        .as_any()
+        .downcast_ref()
+        .ok_or_else(|| Error::Internal(format!("DuckDB returned a column of type {}", array.data_type())))
+}
+
+/// Stores states in the place of what there was of the same turns, in one transaction.
+pub fn replace(connection: &Connection, database: &Database, encoder: &str, states: &[StoredState]) -> Result<()> {
+    let ids: Vec<Uuid> = states.iter().map(|state| state.turn).collect();
+    let batch = to_batch(encoder, states).map_err(|error| Error::Internal(error.to_string()))?;
+    transaction(connection, || {
+        delete(connection, database, &ids)?;
+        let mut appender = connection.appender_to_catalog_and_db("states", &database.name, "lethe")?;
+        appender.append_record_batch(batch)?;
+        appender.flush()?;
+        Ok(())
+    })
+}
+
+fn to_batch(
+    encoder: &str,
+    states: &[StoredState],
+) -> std::result::Result<RecordBatch, duckdb::arrow::error::ArrowError> {
+    let mut embeddings = ListBuilder::new(Float32Builder::new());
+    let mut pieces = ListBuilder::new(UInt32Builder::new());
+    for state in states {
+        embeddings.values().append_slice(&state.embedding);
+        embeddings.append(true);
+        pieces.values().append_slice(&state.pieces);
+        pieces.append(true);
+    }
+    let text = |values: Vec<String>| -> ArrayRef { Arc::new(StringArray::from(values)) };
+    let columns: [(&str, ArrayRef); 7] = [
+        ("turn_id", text(states.iter().map(|state| state.turn.to_string()).collect())),
+        ("encoder_id", text(vec![encoder.to_owned(); states.len()])),
+        ("content_hash", text(states.iter().map(|state| state.content_hash.clone()).collect())),
+        ("embedding", Arc::new(embeddings.finish())),
+        ("token_ids", Arc::new(pieces.finish())),
+        ("codes", Arc::new(BinaryArray::from_iter_values(states.iter().map(|state| &state.codes)))),
+        ("scales", Arc::new(BinaryArray::from_iter_values(states.iter().map(|state| &state.scales)))),
+    ];
+    let fields: Vec<Field> =
+        columns.iter().map(|(name, array)| Field::new(*name, DataType::clone(array.data_type()), false)).collect();
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, array)| array).collect())
+}
+
+/// Deletes the states of turns; returns the rows deleted.
+pub fn delete(connection: &Connection, database: &Database, turns: &[Uuid]) -> Result<usize> {
+    let sql = format!("DELETE FROM {} WHERE turn_id IN {}", database.table("states"), ids_relation(turns));
+    Ok(connection.execute(&sql, [])?)
+}
+
+/// Deletes what was derived from turns that are no more, whoever deleted them. Returns the rows deleted.
+pub fn delete_orphans(connection: &Connection, database: &Database) -> Result<usize> {
+    let turns = database.table("turns");
+    transaction(connection, || {
+        let mut deleted = 0;
+        for table in DERIVED {
+            let table = database.table(table);
+            // Looked for first: a DELETE of nothing would still write to the log of the database.
+            let sql = format!("SELECT count(*) FROM {table} WHERE turn_id NOT IN (SELECT turn_id FROM {turns})");
+            let orphans: u64 = connection.query_row(&sql, [], |row| row.get(0))?;
+            if orphans > 0 {
+                deleted += connection
+                    .execute(&format!("DELETE FROM {table} WHERE turn_id NOT IN (SELECT turn_id FROM {turns})"), [])?;
+            }
+        }
+        Ok(deleted)
+    })
+}
