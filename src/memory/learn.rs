@@ -1,0 +1,167 @@
+//! Learning from a retrieval: who ranked high and did not answer is suppressed for questions of that kind.
+
+use std::collections::HashMap;
+
+use duckdb::Connection;
+use uuid::Uuid;
+
+use super::engine::{Store, now};
+use super::knobs::Knobs;
+use super::rerank::Query;
+use super::scope::{Candidate, Place, Scope};
+use crate::error::{Error, Result};
+use crate::rank::cues;
+use crate::rank::suppression::{LearningRule, PoolMember, blame};
+use crate::store::learning::{self, ClusterId, Cues, NewRetrieval, Suppression};
+use crate::store::{to_i64, transaction};
+
+/// Where k-means starts from: fixed, so that the same retrievals give the same clusters.
+const CLUSTERING_SEED: u64 = 0x6c65_7468_6500_0001;
+
+/// How a store learns, by what its table `store` says: `None` is off.
+pub const MODES: [(&str, Option<LearningRule>); 3] =
+    [("rank_gap", Some(LearningRule::RankGap)), ("uniform", Some(LearningRule::Uniform)), ("off", None)];
+
+pub fn mode(name: &str) -> Result<Option<LearningRule>> {
+    let found = MODES.iter().find(|(known, _)| *known == name);
+    found.map(|(_, mode)| *mode).ok_or_else(|| {
+        Error::argument("learning", format!("'{name}'"), MODES.map(|(name, _)| format!("'{name}'")).join(", "))
+    })
+}
+
+/// The cluster of a query in one store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueryCue {
+    pub cluster: ClusterId,
+    pub generation: i64,
+    pub clustered_queries: i64,
+}
+
+/// c(q): the cue cluster a query belongs to; cluster 0 before the first clustering.
+pub fn cue(connection: &Connection, place: &Place, embedding: &[f32]) -> Result<QueryCue> {
+    let cues = learning::cues(connection, &place.store.database)?;
+    let fitting = cues.centroids.iter().all(|centroid| centroid.len() == embedding.len());
+    let cluster = if fitting { cues::assign(embedding, cues.centroids.iter().map(Vec::as_slice)) } else { None };
+    Ok(QueryCue { cluster: to_i64(cluster.unwrap_or(0)), generation: cues.generation, clustered_queries: cues.queries })
+}
+
+/// What is suppressed in the query's cluster of one store.
+pub fn suppressed(connection: &Connection, place: &Place, cue: &QueryCue) -> Result<Vec<Suppression>> {
+    learning::suppression_in(connection, &place.store.database, cue.cluster)
+}
+
+/// Days between two moments in microseconds.
+pub fn days(from: i64, to: i64) -> f64 {
+    to.saturating_sub(from) as f64 / 86_400e6
+}
+
+/// A retrieval that happened.
+pub struct Lesson<'a> {
+    pub retrieval: Uuid,
+    pub query: &'a Query<'a>,
+    /// The reranked pool.
+    pub members: &'a [(Candidate, PoolMember)],
+    /// The query's cluster in each store of the scope.
+    pub cues: &'a [QueryCue],
+}
+
+/// Remembers the retrieval and blames its distractors, in every store of the scope that learns and can be written.
+///
+/// Never fails: what went wrong is left for `memory_stats` to show.
+pub fn learn(connection: &Connection, scope: &Scope, lesson: &Lesson, knobs: &Knobs) {
+    for (number, place) in scope.places.iter().enumerate() {
+        let learned = learn_in(connection, &place.store, number, lesson, knobs);
+        if let Ok(mut index) = place.store.index.lock() {
+            index.learning_error = learned.err().map(|error| error.to_string());
+        }
+    }
+}
+
+fn learn_in(connection: &Connection, store: &Store, number: usize, lesson: &Lesson, knobs: &Knobs) -> Result<()> {
+    let Some(rule) = mode(&store.config.learning)? else { return Ok(()) };
+    if store.database.read_only {
+        return Ok(());
+    }
+    let (cue, now) = (lesson.cues[number], now());
+    let depth = lesson.members.len().min(knobs.learning_depth);
+    let blamed: HashMap<Uuid, f64> = lesson.members[..depth]
+        .iter()
+        .filter(|(candidate, _)| candidate.store == number)
+        .map(|(candidate, member)| (candidate.turn, blame(rule, *member, depth, knobs.eta)))
+        .filter(|(_, delta)| *delta > 0.0)
+        .collect();
+    transaction(connection, || {
+        let embedding = &lesson.query.encoded.embedding;
+        let (id, query, cluster) = (lesson.retrieval, lesson.query.text, cue.cluster);
+        let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster };
+        learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)?;
+        let turns: Vec<Uuid> = blamed.keys().copied().collect();
+        let known = learning::suppression_of(connection, &store.database, cluster, &turns)?;
+        let mut entries: Vec<Suppression> =
+            blamed.iter().map(|(&turn, &delta)| raise(known.get(&turn), turn, cluster, delta, knobs, now)).collect();
+        entries.sort_by_key(|entry| entry.turn);
+        learning::put_suppression(connection, &store.database, &entries)
+    })?;
+    let asked = learning::count_retrievals(connection, &store.database)?;
+    // First when there are enough questions, then whenever their number has doubled.
+    if asked >= to_i64(knobs.cluster_after).max(2 * cue.clustered_queries) {
+        recluster(connection, store, knobs)?;
+    }
+    Ok(())
+}
+
+/// The entry after `delta` was added to what it counts now.
+pub fn raise(
+    known: Option<&Suppression>,
+    turn: Uuid,
+    cluster: ClusterId,
+    delta: f64,
+    knobs: &Knobs,
+    now: i64,
+) -> Suppression {
+    let (score, hits, age) =
+        known.map_or((0.0, 0, 0.0), |entry| (entry.score, entry.hits, days(entry.updated_at, now)));
+    Suppression { turn, cluster, score: knobs.retention.add(score, age, delta), hits: hits + 1, updated_at: now }
+}
+
+/// What a clustering came to.
+pub struct Reclustering {
+    pub generation: i64,
+    /// Queries of each cluster.
+    pub sizes: Vec<i64>,
+}
+
+/// Fits the cue clusters to the stored retrievals anew, and carries the suppression over.
+///
+/// What was learned about an old cluster goes to the new one nearest to its centroid; what was learned before there were
+/// clusters goes to all of them, so that the first clustering changes no ranking by itself.
+pub fn recluster(connection: &Connection, store: &Store, knobs: &Knobs) -> Result<Reclustering> {
+    let database = &store.database;
+    database.require_writable("memory_recluster")?;
+    let dim = store.config.encoder.dim;
+    let queries = learning::query_vectors(connection, database, dim)?;
+    if queries.is_empty() {
+        return Err(Error::Data {
+            store: database.name.clone(),
+            table: "retrievals",
+            problem: "no question to cluster; ask some with learning on first".into(),
+        });
+    }
+    let centroids = cues::fit(&queries, dim, knobs.clusters, CLUSTERING_SEED).map_err(Error::Clustering)?;
+    let nearest = |vector: &[f32]| cues::assign(vector, centroids.iter().map(Vec::as_slice)).map_or(0, to_i64);
+    let mut sizes = vec![0i64; centroids.len()];
+    for query in queries.chunks_exact(dim) {
+        if let Some(size) = usize::try_from(nearest(query)).ok().and_then(|cluster| sizes.get_mut(cluster)) {
+            *size += 1;
+        }
+    }
+    let old = learning::cues(connection, database)?;
+    let carried: HashMap<ClusterId, Vec<ClusterId>> = if old.centroids.is_empty() {
+        HashMap::from([(0, (0..to_i64(centroids.len())).collect())])
+    } else {
+        old.centroids.iter().enumerate().map(|(cluster, centroid)| (to_i64(cluster), vec![nearest(centroid)])).collect()
+    };
+    let fresh = Cues { generation: old.generation + 1, centroids: centroids.clone(), queries: 0 };
+    learning::replace_cues(connection, database, &fresh, &sizes, &carried)?;
+    Ok(Reclustering { generation: fresh.generation, sizes })
+}

@@ -1,0 +1,19 @@
+//! Where the parts meet: a store's tables, its index and the models become retrieval, learning and forgetting.
+
+pub mod add;
+pub mod create;
+pub mod engine;
+pub mod feedback;
+pub mod forget;
+pub mod knobs;
+pub mod learn;
+pub mod models;
+pub mod rerank;
+pub mod retrieve;
+pub mod scope;
+pub mod snapshot;
+pub mod statistics;
+pub mod sync;
+pub mod text;
+
+pub use engine::Engine;
