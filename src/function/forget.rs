@@ -1,0 +1,56 @@
+//! `memory_forget`: removes turns with everything derived from them.
+
+use super::host::{Arguments, Caller, Plan, TableFunction};
+use super::value::Type;
+use crate::error::{Error, Result};
+use crate::memory::forget::{Forget, forget};
+use crate::store::turns::Filter;
+
+pub const FUNCTION: TableFunction = TableFunction {
+    name: "memory_forget",
+    positional: &[],
+    named: &[
+        ("turn_ids", Type::List(&Type::Varchar)),
+        ("session", Type::Varchar),
+        ("before", Type::Timestamp),
+        ("filter", Type::Varchar),
+        ("store", Type::Varchar),
+    ],
+    bind,
+};
+
+fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
+    // A NULL is not "any": it is an argument that was not found, and must not forget more than was meant.
+    for name in ["turn_ids", "session", "before", "filter"] {
+        if arguments.named(name) == Some(&super::value::Value::Null) {
+            return Err(Error::argument(name, "NULL", "a value; leave it out if it does not matter"));
+        }
+    }
+    let request = Forget {
+        turns: arguments.uuids("turn_ids")?,
+        filter: Filter {
+            session: arguments.text("session")?,
+            speaker: None,
+            since: None,
+            until: arguments.moment("before")?,
+            predicate: arguments.text("filter")?,
+        },
+    };
+    if request.turns.is_none() && request.filter.is_empty() {
+        let allowed = "at least one of turn_ids, session, before, filter (filter := 'true' forgets everything)";
+        return Err(Error::argument("the call", "without a choice of turns", allowed));
+    }
+    let store = arguments.text("store")?;
+    let caller = caller.clone();
+    Ok(Plan {
+        columns: vec![("store", Type::Varchar), ("table_name", Type::Varchar), ("removed", Type::BigInt)],
+        run: Box::new(move || {
+            let connection = caller.engine.connect()?;
+            let store = caller.engine.store(&connection, store.as_deref(), &caller.search_path)?;
+            let removed = forget(&caller.engine, &connection, &store, &request)?;
+            let row =
+                |(table, rows): (&str, usize)| vec![store.database.name.as_str().into(), table.into(), rows.into()];
+            Ok(removed.into_iter().map(row).collect())
+        }),
+    })
+}
