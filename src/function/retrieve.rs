@@ -52,10 +52,7 @@ const TRACE: [(&str, Type); 10] = [
 ];
 
 fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
-    let question = match arguments.positional(0) {
-        Value::Varchar(text) => Some(text.clone()),
-        _ => None,
-    };
+    let question = question(arguments.positional(0))?.map(str::to_owned);
     let k = limit(arguments.positional(1))?;
     let (explain, rerank) = (arguments.flag("explain")?.unwrap_or(false), arguments.flag("rerank")?);
     let settings = &caller.settings;
@@ -119,6 +116,15 @@ pub fn asker(caller: &Caller) -> Asker<'_> {
     }
 }
 
+/// What is asked. `None` when it is NULL.
+pub fn question(value: &Value) -> Result<Option<&str>> {
+    match value {
+        Value::Null => Ok(None),
+        Value::Varchar(text) => Ok(Some(text)),
+        other => Err(Error::argument("query", other.kind(), "a VARCHAR without NUL characters")),
+    }
+}
+
 /// How many answers are wanted. `None` when k is NULL.
 pub fn limit(value: &Value) -> Result<Option<usize>> {
     match value {
@@ -126,7 +132,8 @@ pub fn limit(value: &Value) -> Result<Option<usize>> {
             Ok(k) => Ok(Some(k)),
             Err(_) => Err(Error::argument("k", k, "0 or more")),
         },
-        _ => Ok(None),
+        Value::Null => Ok(None),
+        other => Err(Error::argument("k", other.kind(), "a whole number, 0 or more")),
     }
 }
 

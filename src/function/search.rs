@@ -1,7 +1,7 @@
 //! `memory_search`: retrieval as a scalar, for a column of questions.
 
 use super::host::{Caller, Row, ScalarFunction};
-use super::retrieve::{ANSWER, answer_row, asker, limit};
+use super::retrieve::{ANSWER, answer_row, asker, limit, question};
 use super::value::{Type, Value};
 use crate::error::Result;
 use crate::memory::retrieve::{Request, retrieve};
@@ -22,7 +22,7 @@ fn run(caller: &Caller, rows: &[Row]) -> Result<Vec<Value>> {
     let mut answered = vec![Value::Null; rows.len()];
     let mut asked: Vec<(usize, usize, &str)> = Vec::with_capacity(rows.len());
     for (number, row) in rows.iter().enumerate() {
-        if let (Value::Varchar(question), Some(k)) = (&row[0], limit(&row[1])?) {
+        if let (Some(question), Some(k)) = (question(&row[0])?, limit(&row[1])?) {
             asked.push((k, number, question));
         }
     }

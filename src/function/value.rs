@@ -1,6 +1,7 @@
 //! SQL values on their way in and out: the types functions are declared with, and the values they take and give.
 
 use std::ffi::{CStr, CString, c_void};
+use std::sync::LazyLock;
 
 use duckdb::ffi;
 
@@ -187,6 +188,7 @@ unsafe fn read(value: ffi::duckdb_value) -> Value {
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_FLOAT
             | ffi::DUCKDB_TYPE_DUCKDB_TYPE_DOUBLE
             | ffi::DUCKDB_TYPE_DUCKDB_TYPE_DECIMAL => Value::Double(ffi::duckdb_get_double(value)),
+            ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR if cut_short(value) => WITH_NUL,
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_VARCHAR => Value::Varchar(read_text(value)),
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_UUID => {
                 uuid::Uuid::parse_str(&read_text(value)).map_or(Value::Other("a broken UUID"), Value::Uuid)
@@ -212,6 +214,28 @@ unsafe fn read(value: ffi::duckdb_value) -> Value {
             ffi::DUCKDB_TYPE_DUCKDB_TYPE_MAP => Value::Other("a MAP"),
             _ => Value::Other("of another type"),
         }
+    }
+}
+
+/// A text no function takes: the C API would hand over only what stands before the NUL.
+const WITH_NUL: Value = Value::Other("a text with a NUL character in it");
+
+/// Whether a VARCHAR is longer than the C string it can be read as.
+///
+/// The API gives no length. But the text of a list with a mark behind the value ends with the mark, unless a NUL in the
+/// value ends the C string before it. Nobody can put the mark in a text of his own: it is drawn anew by every process.
+///
+/// # Safety
+///
+/// `value` is a valid VARCHAR, not NULL.
+unsafe fn cut_short(value: ffi::duckdb_value) -> bool {
+    static MARK: LazyLock<String> = LazyLock::new(|| uuid::Uuid::new_v4().simple().to_string());
+    // SAFETY: the list copies its two values; mark and list are destroyed here.
+    unsafe {
+        let mark = Handle(ffi::duckdb_create_varchar_length(MARK.as_ptr().cast(), MARK.len() as u64));
+        let mut values = [value, mark.0];
+        let list = Handle(ffi::duckdb_create_list_value(Type::Varchar.logical().0, values.as_mut_ptr(), 2));
+        !read_text(list.0).ends_with(&format!("{}]", *MARK))
     }
 }
 
@@ -345,7 +369,10 @@ pub(super) unsafe fn read_row(vector: ffi::duckdb_vector, kind: &Type, row: usiz
                     ffi::duckdb_string_t_data(text).cast::<u8>(),
                     ffi::duckdb_string_t_length(*text) as usize,
                 );
-                Value::Varchar(String::from_utf8_lossy(bytes).into_owned())
+                match bytes.contains(&0) {
+                    true => WITH_NUL,
+                    false => Value::Varchar(String::from_utf8_lossy(bytes).into_owned()),
+                }
             }
             _ => Value::Other("of another type"),
         }

@@ -90,19 +90,19 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lesson: &Less
         .map(|(candidate, member)| (candidate.turn, blame(rule, *member, depth, knobs.eta)))
         .filter(|(_, delta)| *delta > 0.0)
         .collect();
-    transaction(connection, || {
+    let asked = transaction(connection, || {
         let embedding = &lesson.query.encoded.embedding;
         let (id, query, cluster) = (lesson.retrieval, lesson.query.text, cue.cluster);
         let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster };
-        learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)?;
+        let asked = learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)?;
         let turns: Vec<Uuid> = blamed.keys().copied().collect();
         let known = learning::suppression_of(connection, &store.database, cluster, &turns)?;
         let mut entries: Vec<Suppression> =
             blamed.iter().map(|(&turn, &delta)| raise(known.get(&turn), turn, cluster, delta, knobs, now)).collect();
         entries.sort_by_key(|entry| entry.turn);
-        learning::put_suppression(connection, &store.database, &entries)
+        learning::put_suppression(connection, &store.database, &entries)?;
+        Ok(asked)
     })?;
-    let asked = learning::count_retrievals(connection, &store.database)?;
     // First when there are enough questions, then whenever their number has doubled.
     if asked >= to_i64(knobs.cluster_after).max(2 * cue.clustered_queries) {
         recluster(connection, store, knobs)?;

@@ -1,14 +1,17 @@
 //! The tables of what was learned: `retrievals`, `cues`, `suppression` and `feedback`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use duckdb::arrow::array::{Array, Float32Array, ListArray};
+use duckdb::arrow::array::{
+    Array, ArrayRef, Float32Array, Int64Array, ListArray, StringArray, TimestampMicrosecondArray,
+};
 use duckdb::types::Value as Parameter;
 use duckdb::{Connection, params, params_from_iter};
 use uuid::Uuid;
 
 use super::catalog::Database;
-use super::{DERIVED, ids_relation, to_i64, transaction, uuid};
+use super::{DERIVED, append, float_lists, ids_relation, to_i64, transaction, uuid};
 use crate::error::{Error, Result};
 
 /// A kind of question, numbered from 0.
@@ -60,38 +63,31 @@ impl Verdict {
     }
 }
 
+/// Remembers a retrieval, forgets the oldest beyond `kept`, and returns how many there are now.
 pub fn insert_retrieval(
     connection: &Connection,
     database: &Database,
     retrieval: &NewRetrieval,
     kept: usize,
-) -> Result<()> {
-    let table = database.table("retrievals");
-    let mut values = vec![
-        Parameter::Text(retrieval.id.to_string()),
-        Parameter::BigInt(retrieval.asked_at),
-        Parameter::Text(retrieval.query.to_owned()),
+) -> Result<i64> {
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("retrieval_id", Arc::new(StringArray::from(vec![retrieval.id.to_string()]))),
+        ("asked_at", Arc::new(TimestampMicrosecondArray::from(vec![retrieval.asked_at]))),
+        ("query", Arc::new(StringArray::from(vec![retrieval.query]))),
+        ("embedding", float_lists([retrieval.embedding])),
+        ("cluster_id", Arc::new(Int64Array::from(vec![retrieval.cluster]))),
     ];
-    values.push(Parameter::BigInt(retrieval.cluster));
-    let sql =
-        format!("INSERT INTO {table} SELECT ?::UUID, make_timestamp(?), ?, {}, ?", float_list(retrieval.embedding));
-    connection.execute(&sql, params_from_iter(values))?;
-    // Trimmed a tenth at a time, so that not every retrieval has to delete.
+    append(connection, database, "retrievals", columns)?;
+    let table = database.table("retrievals");
     let count: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
+    // Trimmed a tenth at a time, so that not every retrieval has to delete.
     let kept = to_i64(kept);
-    if count > kept + kept / 10 {
-        let oldest =
-            format!("SELECT retrieval_id FROM {table} ORDER BY asked_at DESC, retrieval_id DESC OFFSET {kept}");
-        connection.execute(&format!("DELETE FROM {table} WHERE retrieval_id IN ({oldest})"), [])?;
+    if count <= kept + kept / 10 {
+        return Ok(count);
     }
-    Ok(())
-}
-
-/// A list of floats as SQL text; the shortest text that reads back as the same float.
-fn float_list(values: &[f32]) -> String {
-    let values: Vec<String> =
-        values.iter().map(|x| if x.is_finite() { format!("{x:?}") } else { "0".into() }).collect();
-    format!("[{}]::FLOAT[]", values.join(","))
+    let oldest = format!("SELECT retrieval_id FROM {table} ORDER BY asked_at DESC, retrieval_id DESC OFFSET {kept}");
+    connection.execute(&format!("DELETE FROM {table} WHERE retrieval_id IN ({oldest})"), [])?;
+    Ok(kept)
 }
 
 /// The cluster of a stored retrieval; `None` when the store does not have it.
@@ -102,10 +98,6 @@ pub fn cluster_of(connection: &Connection, database: &Database, retrieval: Uuid)
     Ok(rows.next().transpose()?)
 }
 
-pub fn count_retrievals(connection: &Connection, database: &Database) -> Result<i64> {
-    Ok(connection.query_row(&format!("SELECT count(*) FROM {}", database.table("retrievals")), [], |row| row.get(0))?)
-}
-
 /// The vectors of the stored queries, row by row, oldest first. Those of another width than `dim` are left out: they were
 /// asked under another encoder.
 pub fn query_vectors(connection: &Connection, database: &Database, dim: usize) -> Result<Vec<f32>> {
@@ -113,7 +105,7 @@ pub fn query_vectors(connection: &Connection, database: &Database, dim: usize) -
         "SELECT embedding FROM {} WHERE len(embedding) = ? ORDER BY asked_at, retrieval_id",
         database.table("retrievals")
     );
-    let vectors = float_lists(connection, &sql, params![to_i64(dim)])?;
+    let vectors = read_float_lists(connection, &sql, params![to_i64(dim)])?;
     Ok(vectors.concat())
 }
 
@@ -121,11 +113,11 @@ pub fn cues(connection: &Connection, database: &Database) -> Result<Cues> {
     let table = database.table("cues");
     let sql = format!("SELECT coalesce(max(generation), 0), coalesce(sum(queries), 0)::BIGINT FROM {table}");
     let (generation, queries) = connection.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let centroids = float_lists(connection, &format!("SELECT centroid FROM {table} ORDER BY cluster_id"), [])?;
+    let centroids = read_float_lists(connection, &format!("SELECT centroid FROM {table} ORDER BY cluster_id"), [])?;
     Ok(Cues { generation, centroids, queries })
 }
 
-fn float_lists(connection: &Connection, sql: &str, parameters: impl duckdb::Params) -> Result<Vec<Vec<f32>>> {
+fn read_float_lists(connection: &Connection, sql: &str, parameters: impl duckdb::Params) -> Result<Vec<Vec<f32>>> {
     let mut statement = connection.prepare(sql)?;
     let mut lists = Vec::new();
     for batch in statement.query_arrow(parameters)? {
@@ -154,10 +146,14 @@ pub fn replace_cues(
     transaction(connection, || {
         let old = read_suppression(connection, database, "")?;
         connection.execute(&format!("DELETE FROM {table}"), [])?;
-        for (cluster, (centroid, size)) in cues.centroids.iter().zip(sizes).enumerate() {
-            let sql = format!("INSERT INTO {table} SELECT ?, ?, {}, ?", float_list(centroid));
-            connection.execute(&sql, params![cues.generation, to_i64(cluster), size])?;
-        }
+        let clusters = 0..to_i64(cues.centroids.len());
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("generation", Arc::new(Int64Array::from(vec![cues.generation; cues.centroids.len()]))),
+            ("cluster_id", Arc::new(Int64Array::from_iter_values(clusters))),
+            ("centroid", float_lists(cues.centroids.iter().map(Vec::as_slice))),
+            ("queries", Arc::new(Int64Array::from(sizes.to_vec()))),
+        ];
+        append(connection, database, "cues", columns)?;
         // Where two old clusters meet in a new one, the stronger evidence stays.
         let mut moved: HashMap<(Uuid, ClusterId), Suppression> = HashMap::new();
         for entry in &old {
@@ -323,19 +319,4 @@ pub fn delete_derived(
         Ok((table, connection.execute(&sql, [])?))
     };
     DERIVED.into_iter().map(delete).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::float_list;
-
-    #[test]
-    fn floats_are_written_so_that_they_read_back() {
-        let values = [0.1f32, -1.0, 1e-20, f32::MIN_POSITIVE, 0.33333334];
-        let text = float_list(&values);
-        let inner = text.trim_start_matches('[').trim_end_matches("]::FLOAT[]");
-        let back: Vec<f32> = inner.split(',').map(|x| x.parse().unwrap()).collect();
-        assert_eq!(back, values);
-        assert_eq!(float_list(&[]), "[]::FLOAT[]");
-    }
 }

@@ -11,7 +11,14 @@ pub mod states;
 pub mod statistics;
 pub mod turns;
 
+use std::sync::Arc;
+
 use duckdb::Connection;
+use duckdb::arrow::array::{ArrayRef, Float32Builder, ListBuilder};
+use duckdb::arrow::datatypes::{Field, Schema};
+use duckdb::arrow::record_batch::RecordBatch;
+
+use catalog::Database;
 
 use crate::error::{Error, Result};
 
@@ -32,6 +39,33 @@ pub fn transaction<T>(connection: &Connection, work: impl FnOnce() -> Result<T>)
             Err(error)
         }
     }
+}
+
+/// Appends rows to a table, given column by column in the table's order. Texts become UUIDs where the table has them.
+pub(crate) fn append(
+    connection: &Connection,
+    database: &Database,
+    table: &str,
+    columns: Vec<(&str, ArrayRef)>,
+) -> Result<()> {
+    let fields: Vec<Field> =
+        columns.iter().map(|(name, array)| Field::new(*name, array.data_type().clone(), false)).collect();
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays);
+    let mut appender = connection.appender_to_catalog_and_db(table, &database.name, "lethe")?;
+    appender.append_record_batch(batch.map_err(|error| Error::Internal(error.to_string()))?)?;
+    appender.flush()?;
+    Ok(())
+}
+
+/// A FLOAT[] column.
+pub(crate) fn float_lists<'a>(rows: impl IntoIterator<Item = &'a [f32]>) -> ArrayRef {
+    let mut lists = ListBuilder::new(Float32Builder::new());
+    for row in rows {
+        lists.values().append_slice(row);
+        lists.append(true);
+    }
+    Arc::new(lists.finish())
 }
 
 /// A number of rows or bytes as SQL has it.

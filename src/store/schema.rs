@@ -1,5 +1,7 @@
 //! Makes a store, brings an older one up to date, and reads what a store says of itself.
 
+use std::collections::HashMap;
+
 use duckdb::{Connection, params};
 
 use super::catalog::Database;
@@ -33,47 +35,65 @@ pub struct StoreConfig {
     pub template: String,
 }
 
-/// The schema version of a database, 0 if it holds no store.
-fn version(connection: &Connection, database: &Database) -> Result<i64> {
+/// The table `store` of a database; empty if it holds no store.
+fn entries(connection: &Connection, database: &Database) -> Result<HashMap<String, String>> {
     let exists: bool = connection.query_row(
-        "SELECT count(*) > 0 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'lethe' AND table_name = 'store'",
+        "SELECT count(*) > 0 FROM duckdb_tables() \
+         WHERE database_name = ? AND schema_name = 'lethe' AND table_name = 'store'",
         params![database.name],
         |row| row.get(0),
     )?;
     if !exists {
-        return Ok(0);
+        return Ok(HashMap::new());
     }
-    match value(connection, database, "schema_version")?.map(|text| text.parse::<i64>()) {
+    let mut statement = connection.prepare(&format!("SELECT key, value FROM {}", database.table("store")))?;
+    let mut entries = HashMap::new();
+    for entry in statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))? {
+        let (key, value) = entry?;
+        if let Some(other) = entries.insert(key, value) {
+            return Err(broken(database, format!("a key twice, once with the value '{other}'")));
+        }
+    }
+    if entries.is_empty() { Err(broken(database, "no row".into())) } else { Ok(entries) }
+}
+
+fn broken(database: &Database, problem: String) -> Error {
+    Error::Data { store: database.name.clone(), table: "store", problem }
+}
+
+/// The schema version that the entries name, 0 if there are none.
+fn version(database: &Database, entries: &HashMap<String, String>) -> Result<i64> {
+    match entries.get("schema_version").map(|text| text.parse::<i64>()) {
+        None if entries.is_empty() => Ok(0),
         Some(Ok(version)) if version > 0 => Ok(version),
-        other => Err(Error::Data {
-            store: database.name.clone(),
-            table: "store",
-            problem: format!("schema_version {other:?}; a whole number is expected"),
-        }),
+        other => Err(broken(database, format!("schema_version {other:?}; a whole number is expected"))),
     }
 }
 
 /// What the store says of itself. An error when there is none, or one of another version.
 pub fn read(connection: &Connection, database: &Database) -> Result<StoreConfig> {
-    let found = version(connection, database)?;
+    let mut entries = entries(connection, database)?;
+    let found = version(database, &entries)?;
     if found == 0 {
         return Err(Error::NotAStore { store: database.name.clone() });
     }
     check_version(database, found)?;
-    let need = |key: &'static str| {
-        value(connection, database, key)?.ok_or_else(|| Error::Data {
-            store: database.name.clone(),
-            table: "store",
-            problem: format!("no value for '{key}'"),
-        })
-    };
-    let encoder_id = need("encoder_id")?;
+    let mut need = |key: &str| entries.remove(key).ok_or_else(|| broken(database, format!("no value for '{key}'")));
+    Ok(StoreConfig {
+        store_id: need("store_id")?,
+        encoder: read_encoder(connection, database, &need("encoder_id")?)?,
+        learning: need("learning")?,
+        template: need("template")?,
+    })
+}
+
+fn read_encoder(connection: &Connection, database: &Database, id: &str) -> Result<StoredEncoder> {
     let sql = format!(
         "SELECT encoder_id, name, dim, pooling, context, code_bits FROM {} WHERE encoder_id = ?",
         database.table("encoders")
     );
     let mut statement = connection.prepare(&sql)?;
-    let mut encoders = statement.query_map(params![encoder_id], |row| {
+    let mut encoders = statement.query_map(params![id], |row| {
         Ok(StoredEncoder {
             id: row.get(0)?,
             name: row.get(1)?,
@@ -83,17 +103,16 @@ pub fn read(connection: &Connection, database: &Database) -> Result<StoreConfig>
             code_bits: row.get::<_, u32>(5)? as usize,
         })
     })?;
-    let encoder = encoders.next().transpose()?.ok_or_else(|| Error::Data {
+    encoders.next().transpose()?.ok_or_else(|| Error::Data {
         store: database.name.clone(),
         table: "encoders",
-        problem: format!("no row for encoder_id '{encoder_id}'"),
-    })?;
-    Ok(StoreConfig { store_id: need("store_id")?, encoder, learning: need("learning")?, template: need("template")? })
+        problem: format!("no row for encoder_id '{id}'"),
+    })
 }
 
 /// Whether the database holds a store, of whatever version.
 pub fn is_store(connection: &Connection, database: &Database) -> Result<bool> {
-    Ok(version(connection, database)? > 0)
+    Ok(!entries(connection, database)?.is_empty())
 }
 
 fn check_version(database: &Database, found: i64) -> Result<()> {
@@ -110,7 +129,7 @@ fn check_version(database: &Database, found: i64) -> Result<()> {
 /// `initial` describes the store if it is made new. Everything happens in one transaction. Returns the version found.
 pub fn create(connection: &Connection, database: &Database, initial: Option<&StoreConfig>, now: i64) -> Result<i64> {
     database.require_writable("memory_create")?;
-    let found = version(connection, database)?;
+    let found = version(database, &entries(connection, database)?)?;
     if found > VERSION {
         check_version(database, found)?;
     }
@@ -174,16 +193,4 @@ fn put(connection: &Connection, database: &Database, key: &str, value: &str) -> 
     connection.execute(&format!("DELETE FROM {table} WHERE key = ?"), params![key])?;
     connection.execute(&format!("INSERT INTO {table} VALUES (?, ?)"), params![key, value])?;
     Ok(())
-}
-
-/// One entry of the table `store`. An error when the table holds it more than once.
-pub fn value(connection: &Connection, database: &Database, key: &str) -> Result<Option<String>> {
-    let mut statement = connection.prepare(&format!("SELECT value FROM {} WHERE key = ?", database.table("store")))?;
-    let values: Vec<String> =
-        statement.query_map(params![key], |row| row.get(0))?.collect::<std::result::Result<_, _>>()?;
-    if values.len() > 1 {
-        let problem = format!("'{key}' {} times", values.len());
-        return Err(Error::Data { store: database.name.clone(), table: "store", problem });
-    }
-    Ok(values.into_iter().next())
 }

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use duckdb::arrow::array::{
-    Array, ArrayRef, BinaryArray, Float32Array, Float32Builder, ListArray, ListBuilder, StringArray, UInt32Array,
-    UInt32Builder,
+    Array, ArrayRef, BinaryArray, Float32Array, ListArray, ListBuilder, StringArray, UInt32Array, UInt32Builder,
 };
-use duckdb::arrow::datatypes::{DataType, Field, Schema};
 use duckdb::arrow::record_batch::RecordBatch;
 use duckdb::{Connection, params};
 use uuid::Uuid;
 
 use super::catalog::Database;
-use super::{DERIVED, ids_relation, transaction, uuid};
+use super::{DERIVED, append, float_lists, ids_relation, transaction, uuid};
 use crate::error::{Error, Result};
 
 /// One row of `states`, as it is stored.
@@ -81,41 +79,25 @@ fn cast<T: 'static>(array: &ArrayRef) -> Result<&T> {
 /// Stores states in the place of what there was of the same turns, in one transaction.
 pub fn replace(connection: &Connection, database: &Database, encoder: &str, states: &[StoredState]) -> Result<()> {
     let ids: Vec<Uuid> = states.iter().map(|state| state.turn).collect();
-    let batch = to_batch(encoder, states).map_err(|error| Error::Internal(error.to_string()))?;
-    transaction(connection, || {
-        delete(connection, database, &ids)?;
-        let mut appender = connection.appender_to_catalog_and_db("states", &database.name, "lethe")?;
-        appender.append_record_batch(batch)?;
-        appender.flush()?;
-        Ok(())
-    })
-}
-
-fn to_batch(
-    encoder: &str,
-    states: &[StoredState],
-) -> std::result::Result<RecordBatch, duckdb::arrow::error::ArrowError> {
-    let mut embeddings = ListBuilder::new(Float32Builder::new());
     let mut pieces = ListBuilder::new(UInt32Builder::new());
     for state in states {
-        embeddings.values().append_slice(&state.embedding);
-        embeddings.append(true);
         pieces.values().append_slice(&state.pieces);
         pieces.append(true);
     }
     let text = |values: Vec<String>| -> ArrayRef { Arc::new(StringArray::from(values)) };
-    let columns: [(&str, ArrayRef); 7] = [
+    let columns: Vec<(&str, ArrayRef)> = vec![
         ("turn_id", text(states.iter().map(|state| state.turn.to_string()).collect())),
         ("encoder_id", text(vec![encoder.to_owned(); states.len()])),
         ("content_hash", text(states.iter().map(|state| state.content_hash.clone()).collect())),
-        ("embedding", Arc::new(embeddings.finish())),
+        ("embedding", float_lists(states.iter().map(|state| state.embedding.as_slice()))),
         ("token_ids", Arc::new(pieces.finish())),
         ("codes", Arc::new(BinaryArray::from_iter_values(states.iter().map(|state| &state.codes)))),
         ("scales", Arc::new(BinaryArray::from_iter_values(states.iter().map(|state| &state.scales)))),
     ];
-    let fields: Vec<Field> =
-        columns.iter().map(|(name, array)| Field::new(*name, DataType::clone(array.data_type()), false)).collect();
-    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns.into_iter().map(|(_, array)| array).collect())
+    transaction(connection, || {
+        delete(connection, database, &ids)?;
+        append(connection, database, "states", columns)
+    })
 }
 
 /// Deletes the states of turns; returns the rows deleted.
