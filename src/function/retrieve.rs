@@ -3,8 +3,8 @@
 use super::host::{Arguments, Caller, Columns, Plan, Row, TableFunction};
 use super::value::{Type, Value};
 use crate::error::{Error, Result};
-use crate::memory::retrieve::{Answer, Asker, Request, Standing, retrieve};
-use crate::memory::scope::StoreChoice;
+use crate::memory::request::{Asker, Request, StoreChoice};
+use crate::memory::retrieve::{Answer, Standing, retrieve};
 use crate::store::turns::Filter;
 
 pub const FUNCTION: TableFunction = TableFunction {

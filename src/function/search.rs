@@ -4,8 +4,8 @@ use super::host::{Caller, Row, ScalarFunction};
 use super::retrieve::{ANSWER, answer_row, asker, limit, question};
 use super::value::{Type, Value};
 use crate::error::Result;
-use crate::memory::retrieve::{Request, retrieve};
-use crate::memory::scope::StoreChoice;
+use crate::memory::request::{Request, StoreChoice};
+use crate::memory::retrieve::retrieve;
 use crate::store::turns::Filter;
 
 const ANSWERS: Type = Type::Struct(&ANSWER);

@@ -341,10 +341,10 @@ impl Column {
 
     /// # Safety
     ///
-    /// The vector holds values of `T` and has room for `row`.
-    unsafe fn at<T>(&self, row: usize) -> &mut T {
+    /// The vector holds values of `T` and has room for `row`; the pointer is good while the vector is.
+    unsafe fn at<T>(self, row: usize) -> *mut T {
         // SAFETY: by the caller's promise.
-        unsafe { &mut *ffi::duckdb_vector_get_data(self.0).cast::<T>().add(row) }
+        unsafe { ffi::duckdb_vector_get_data(self.0).cast::<T>().add(row) }
     }
 }
 

@@ -14,10 +14,12 @@ use crate::store::catalog::{self, Database};
 use crate::store::instance::Instance;
 use crate::store::schema::{self, StoreConfig};
 
+/// A store by its name and its store_id: the file behind a name may change, and a file be attached under two names.
+type StoreKey = (String, String);
+
 pub struct Engine {
     instance: Instance,
-    /// By name and store_id: the file behind a name may change, and one file may be attached under two names.
-    indexes: Mutex<HashMap<(String, String), Arc<Mutex<StoreIndex>>>>,
+    indexes: Mutex<HashMap<StoreKey, Arc<Mutex<StoreIndex>>>>,
 }
 
 /// A store that has been found and read.

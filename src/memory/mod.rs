@@ -8,6 +8,7 @@ pub mod forget;
 pub mod knobs;
 pub mod learn;
 pub mod models;
+pub mod request;
 pub mod rerank;
 pub mod retrieve;
 pub mod scope;

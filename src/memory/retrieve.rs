@@ -1,45 +1,26 @@
 //! Retrieval: sources, fuse, suppress, rerank, rows; then learn.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use duckdb::Connection;
 use uuid::Uuid;
 
-use super::engine::{Engine, now};
+use super::engine::now;
 use super::knobs::{Fusion, Knobs};
 use super::learn::{self, Lesson};
-use super::models::ModelSettings;
+use super::request::{Asker, Request};
 use super::rerank::{Query, Verdicts, judge};
-use super::scope::{Candidate, Place, Scope, StoreChoice};
+use super::scope::{Candidate, Place, Scope};
 use crate::error::{Error, Result};
 use crate::index::{Slot, vectors, words};
+use crate::model::encoder::Encoder;
+use crate::model::reranker::Reranker;
 use crate::rank::fuse::{moments, reciprocal_rank, weighted_z};
-use crate::rank::order::{self, Scored, ranks};
+use crate::rank::order::{self, Scored};
 use crate::rank::suppression::PoolMember;
 use crate::store::learning::ClusterId;
-use crate::store::turns::{Filter, Turn};
-
-/// What is asked, but for the question itself.
-#[derive(Clone, Debug)]
-pub struct Request {
-    pub k: usize,
-    pub stores: StoreChoice,
-    pub filter: Filter,
-    /// `None`: with a reranker if one is installed.
-    pub rerank: Option<bool>,
-    /// Fail, rather than say so in a note, when `rerank` asks for a reranker that is not there.
-    pub require_reranker: bool,
-    pub learn: bool,
-    pub progress: bool,
-}
-
-/// Who asks, under which settings.
-pub struct Asker<'a> {
-    pub engine: &'a Engine,
-    pub search_path: &'a str,
-    pub models: &'a ModelSettings,
-    pub knobs: &'a Knobs,
-}
+use crate::store::turns::Turn;
 
 /// A memory that answers, best first, and how it came to its rank.
 #[derive(Clone, Debug)]
@@ -76,8 +57,7 @@ pub struct Standing {
 
 /// Answers each question with its best memories: min(k, turns that pass the filter) of them.
 ///
-/// The stores are synchronised once for all questions. Learning comes last, in transactions of its own; if it fails, the answers
-/// stand.
+/// The stores are synchronised once for all questions. A question without anything in it has no answers.
 pub fn retrieve(
     asker: &Asker,
     connection: &Connection,
@@ -85,66 +65,67 @@ pub fn retrieve(
     request: &Request,
 ) -> Result<Vec<Vec<Answer>>> {
     let encoder = asker.models.encoder()?;
-    let reranker = match request.rerank {
-        Some(false) => None,
-        wanted => {
-            let reranker = asker.models.reranker()?;
-            if reranker.is_none() && wanted == Some(true) && request.require_reranker {
-                return Err(Error::NoReranker);
-            }
-            reranker
-        }
+    let reranker = reranker(asker, request)?;
+    let scope = Scope::open(asker, connection, request, &encoder, now())?;
+    let answer = |question: &&str| match question.trim() {
+        "" => Ok(Vec::new()),
+        _ => answer(asker, connection, request, &scope, &encode(&encoder, question)?, reranker.as_deref()),
     };
-    let scope = Scope::open(
-        asker.engine,
-        connection,
-        &request.stores,
-        asker.search_path,
-        &encoder,
-        &request.filter,
-        request.progress,
-        now(),
-    )?;
-    let mut answers = Vec::with_capacity(questions.len());
-    for question in questions {
-        if question.trim().is_empty() {
-            answers.push(Vec::new());
-            continue;
-        }
-        let (pieces, encoded) = encoder.encode_query(question)?;
-        let query = Query { text: question, pieces, encoded };
-        let (words, vectors) = sources(&scope, &query, asker.knobs.candidates.max(request.k))?;
-        let fused = fuse(&words, &vectors, asker.knobs);
-        let pool = suppress(connection, &scope, &query, fused, request.k, asker.knobs)?;
-        let candidates: Vec<Candidate> = pool.members.iter().map(|scored| scored.id).collect();
-        let verdicts = judge(&scope, &query, &candidates, reranker.as_deref(), asker.knobs)?;
-        let order = final_order(&candidates, &verdicts);
-        let retrieval = Uuid::now_v7();
-        let lists = Lists { words: ranked(&words), vectors: ranked(&vectors) };
-        answers.push(rows(&scope, &pool, &verdicts, &order, &lists, retrieval, request.k)?);
-        if request.learn {
-            let members = members(&candidates, &verdicts, &order);
-            learn::learn(
-                connection,
-                &scope,
-                &Lesson { retrieval, query: &query, members: &members, cues: &pool.clusters },
-                asker.knobs,
-            );
-        }
+    questions.iter().map(answer).collect()
+}
+
+fn reranker(asker: &Asker, request: &Request) -> Result<Option<Arc<Reranker>>> {
+    if request.rerank == Some(false) {
+        return Ok(None);
+    }
+    match asker.models.reranker()? {
+        None if request.rerank == Some(true) && request.require_reranker => Err(Error::NoReranker),
+        reranker => Ok(reranker),
+    }
+}
+
+fn encode<'a>(encoder: &Encoder, question: &'a str) -> Result<Query<'a>> {
+    let (pieces, encoded) = encoder.encode_query(question)?;
+    Ok(Query { text: question, pieces, encoded })
+}
+
+/// The pipeline. Learning comes last, in transactions of its own; if it fails, the answers stand.
+fn answer(
+    asker: &Asker,
+    connection: &Connection,
+    request: &Request,
+    scope: &Scope,
+    query: &Query,
+    reranker: Option<&Reranker>,
+) -> Result<Vec<Answer>> {
+    let retrieval = Uuid::now_v7();
+    let sources = search(scope, query, asker.knobs.candidates.max(request.k))?;
+    let fused = fuse(&sources, asker.knobs);
+    let pool = suppress(connection, scope, query, fused, request.k, asker.knobs)?;
+    let ranking = rerank(scope, query, &pool, reranker, asker.knobs)?;
+    let answers = rows(scope, &sources, &pool, &ranking, retrieval, request.k)?;
+    if request.learn {
+        let lesson = Lesson { retrieval, query, members: &ranking.members(&pool), cues: &pool.clusters };
+        learn::learn(connection, scope, &lesson, asker.knobs);
     }
     Ok(answers)
 }
 
+/// What each source found, best first.
+struct Sources {
+    words: Vec<Scored<Candidate>>,
+    vectors: Vec<Scored<Candidate>>,
+}
+
 /// The best `n` by words and by vectors, of the turns that pass the filter.
-fn sources(scope: &Scope, query: &Query, n: usize) -> Result<(Vec<Scored<Candidate>>, Vec<Scored<Candidate>>)> {
+fn search(scope: &Scope, query: &Query, n: usize) -> Result<Sources> {
     let indexes: Vec<_> = scope.places.iter().map(|place| place.snapshot.words()).collect();
     let by_words = words::search(&indexes, query.text)?;
     let by_vectors = scope.places.iter().map(|place| {
         let memories = place.snapshot.memories().filter(|(slot, _)| place.allows(*slot));
         vectors::scan(&query.encoded.embedding, memories.map(|(slot, memory)| (slot, memory.embedding.as_slice())))
     });
-    let by_vectors = gather(scope, by_vectors);
-    Ok((order::top(gather(scope, by_words), n), order::top(by_vectors, n)))
+    Ok(Sources { words: order::top(gather(scope, by_words), n), vectors: order::top(gather(scope, by_vectors), n) })
 }
 
 /// One list of candidates out of a list a store, without what the filter keeps out.
@@ -159,7 +140,8 @@ fn gather(scope: &Scope, by_store: impl IntoIterator<Item = Vec<Scored<Slot>>>) 
     candidates.collect()
 }
 
-fn fuse(words: &[Scored<Candidate>], vectors: &[Scored<Candidate>], knobs: &Knobs) -> Vec<Scored<Candidate>> {
+fn fuse(sources: &Sources, knobs: &Knobs) -> Vec<Scored<Candidate>> {
+    let Sources { words, vectors } = sources;
     match knobs.fusion {
         Fusion::ReciprocalRank => reciprocal_rank(&[words, vectors], knobs.rrf_k),
         Fusion::ZScore => weighted_z(&[(words, knobs.word_weight), (vectors, 1.0 - knobs.word_weight)]),
@@ -223,50 +205,55 @@ fn held_against(
     Ok(held)
 }
 
-/// Places in the pool, best first by the final score.
-fn final_order(candidates: &[Candidate], verdicts: &Verdicts) -> Vec<usize> {
-    let scored = candidates.iter().zip(&verdicts.score).enumerate();
-    let mut list: Vec<Scored<(Candidate, usize)>> =
-        scored.map(|(place, (&candidate, &score))| Scored { id: (candidate, place), score }).collect();
-    order::sort(&mut list);
-    list.into_iter().map(|scored| scored.id.1).collect()
+/// The pool in its final order.
+struct Ranking {
+    verdicts: Verdicts,
+    /// Places in the pool, best first.
+    order: Vec<usize>,
 }
 
-fn members(candidates: &[Candidate], verdicts: &Verdicts, order: &[usize]) -> Vec<(Candidate, PoolMember)> {
-    let mut members: Vec<(Candidate, PoolMember)> = candidates
+fn rerank(scope: &Scope, query: &Query, pool: &Pool, reranker: Option<&Reranker>, knobs: &Knobs) -> Result<Ranking> {
+    let candidates: Vec<Candidate> = pool.members.iter().map(|scored| scored.id).collect();
+    let verdicts = judge(scope, query, &candidates, reranker, knobs)?;
+    let mut order: Vec<Scored<(Candidate, usize)>> = candidates
         .iter()
-        .zip(&verdicts.logit)
+        .zip(&verdicts.score)
         .enumerate()
-        .map(|(place, (&candidate, &reranked))| {
-            (candidate, PoolMember { initial_rank: place + 1, final_rank: 0, reranked })
-        })
+        .map(|(place, (&candidate, &score))| Scored { id: (candidate, place), score })
         .collect();
-    order.iter().enumerate().for_each(|(rank, &place)| members[place].1.final_rank = rank + 1);
-    members
+    order::sort(&mut order);
+    Ok(Ranking { verdicts, order: order.into_iter().map(|scored| scored.id.1).collect() })
 }
 
-/// Where each candidate stood in the sources.
-struct Lists {
-    words: HashMap<Candidate, Standing>,
-    vectors: HashMap<Candidate, Standing>,
+impl Ranking {
+    /// The pool in its initial order, with what became of each member.
+    fn members(&self, pool: &Pool) -> Vec<(Candidate, PoolMember)> {
+        let mut final_rank = vec![0; self.order.len()];
+        self.order.iter().enumerate().for_each(|(rank, &place)| final_rank[place] = rank + 1);
+        let member = |(place, (scored, &reranked)): (usize, (&Scored<Candidate>, &f64))| {
+            (scored.id, PoolMember { initial_rank: place + 1, final_rank: final_rank[place], reranked })
+        };
+        pool.members.iter().zip(&self.verdicts.logit).enumerate().map(member).collect()
+    }
 }
 
-fn ranked(list: &[Scored<Candidate>]) -> HashMap<Candidate, Standing> {
-    let ranks = ranks(list);
-    list.iter()
-        .filter_map(|scored| Some((scored.id, Standing { rank: *ranks.get(&scored.id)?, score: scored.score })))
-        .collect()
+/// Where each candidate stands in a list.
+fn standings(best_first: &[Scored<Candidate>]) -> HashMap<Candidate, Standing> {
+    let standing =
+        |(place, scored): (usize, &Scored<Candidate>)| (scored.id, Standing { rank: place + 1, score: scored.score });
+    best_first.iter().enumerate().map(standing).collect()
 }
 
 fn rows(
     scope: &Scope,
+    sources: &Sources,
     pool: &Pool,
-    verdicts: &Verdicts,
-    order: &[usize],
-    lists: &Lists,
+    ranking: &Ranking,
     retrieval: Uuid,
     k: usize,
 ) -> Result<Vec<Answer>> {
+    let (words, vectors) = (standings(&sources.words), standings(&sources.vectors));
+    let Ranking { verdicts, order } = ranking;
     let row = |(rank, &place): (usize, &usize)| {
         let candidate = pool.members[place].id;
         let (fused, suppression) = pool.before.get(&candidate).copied().unwrap_or_default();
@@ -278,8 +265,8 @@ fn rows(
             score: verdicts.score[place],
             retrieval,
             trace: Trace {
-                words: lists.words.get(&candidate).copied(),
-                vectors: lists.vectors.get(&candidate).copied(),
+                words: words.get(&candidate).copied(),
+                vectors: vectors.get(&candidate).copied(),
                 fused,
                 cluster: pool.clusters[candidate.store].cluster,
                 suppression,

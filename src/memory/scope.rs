@@ -6,7 +6,8 @@ use std::sync::Arc;
 use duckdb::Connection;
 use uuid::Uuid;
 
-use super::engine::{Engine, Store, database};
+use super::engine::{Store, database};
+use super::request::{Asker, Request, StoreChoice};
 use super::snapshot::{Memory, Snapshot};
 use super::sync::sync;
 use crate::error::{Error, Result};
@@ -14,17 +15,7 @@ use crate::index::Slot;
 use crate::model::encoder::{Encoder, Piece};
 use crate::store::catalog;
 use crate::store::schema;
-use crate::store::turns::{self, Filter};
-
-/// Which stores are meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreChoice {
-    /// The caller's current database.
-    Current,
-    Named(Vec<String>),
-    /// Every attached database that is a store.
-    All,
-}
+use crate::store::turns;
 
 /// A candidate: a turn of one of the scope's stores. Ordered by turn, so that equal scores give the same rows every time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,21 +48,19 @@ pub struct Scope {
 impl Scope {
     /// Opens and synchronises the stores, and finds what passes the filter and has not ended at `now`.
     pub fn open(
-        engine: &Engine,
+        asker: &Asker,
         connection: &Connection,
-        choice: &StoreChoice,
-        search_path: &str,
+        request: &Request,
         encoder: &Encoder,
-        filter: &Filter,
-        progress: bool,
         now: i64,
     ) -> Result<Self> {
+        let filter = &request.filter;
         let mut places = Vec::new();
-        for store in stores(engine, connection, choice, search_path)? {
+        for store in stores(asker, connection, &request.stores)? {
             if let Some(predicate) = &filter.predicate {
-                turns::check_predicate(engine.instance(), connection, &store.database, predicate)?;
+                turns::check_predicate(asker.engine.instance(), connection, &store.database, predicate)?;
             }
-            let (snapshot, _) = sync(connection, &store, encoder, progress)?;
+            let (snapshot, _) = sync(connection, &store, encoder, request.progress)?;
             let allowed = if filter.is_empty() && !snapshot.expiring {
                 None
             } else {
@@ -102,9 +91,9 @@ impl Scope {
 }
 
 /// The stores that are meant, each once.
-fn stores(engine: &Engine, connection: &Connection, choice: &StoreChoice, search_path: &str) -> Result<Vec<Store>> {
+fn stores(asker: &Asker, connection: &Connection, choice: &StoreChoice) -> Result<Vec<Store>> {
     let databases = match choice {
-        StoreChoice::Current => vec![database(connection, None, search_path)?],
+        StoreChoice::Current => vec![database(connection, None, asker.search_path)?],
         StoreChoice::Named(names) => {
             let found = names.iter().map(|name| catalog::database(connection, name)).collect::<Result<Vec<_>>>()?;
             let mut distinct = Vec::with_capacity(found.len());
@@ -132,5 +121,5 @@ fn stores(engine: &Engine, connection: &Connection, choice: &StoreChoice, search
             found
         }
     };
-    databases.iter().map(|database| engine.open(connection, database)).collect()
+    databases.iter().map(|database| asker.engine.open(connection, database)).collect()
 }

@@ -72,7 +72,9 @@ impl TokenCodes {
 
     /// Takes codes and little-endian scales as they were stored. `None` when the lengths do not fit each other.
     pub fn from_bytes(codes: Vec<u8>, scales: &[u8], dim: usize, bits: Bits) -> Option<Self> {
-        let scales: Vec<f32> = (scales.len() % 4 == 0)
+        let scales: Vec<f32> = scales
+            .len()
+            .is_multiple_of(4)
             .then(|| scales.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())?;
         let fits = codes.len() == scales.len() * bits.bytes(dim) && scales.iter().all(|s| s.is_finite() && *s >= 0.0);
         fits.then_some(Self { bits, dim, codes, scales })

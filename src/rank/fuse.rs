@@ -79,7 +79,7 @@ mod tests {
         let fused = reciprocal_rank(&[&a, &b], 60.0);
         // 2: 1/62 + 1/61, 1: 1/61, 3: 1/62
         assert_eq!(fused.iter().map(|s| s.id).collect::<Vec<_>>(), [2, 1, 3]);
-        assert!((fused[0].score - 0.032_522_474_881_015_335).abs() < 1e-15);
+        assert!((fused[0].score - 0.032_522_474_881_015_33).abs() < 1e-15);
         assert!((fused[1].score - 0.016_393_442_622_950_82).abs() < 1e-15);
         assert!((fused[2].score - 0.016_129_032_258_064_516).abs() < 1e-15);
     }

@@ -40,11 +40,6 @@ pub fn top<I: Ord>(mut scored: Vec<Scored<I>>, n: usize) -> Vec<Scored<I>> {
     scored
 }
 
-/// The 1-based rank of every id in a best-first list.
-pub fn ranks<I: Ord + Copy>(best_first: &[Scored<I>]) -> std::collections::BTreeMap<I, usize> {
-    best_first.iter().enumerate().map(|(position, scored)| (scored.id, position + 1)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,12 +59,6 @@ mod tests {
         assert_eq!(ids(&top(list.clone(), 10)), [2, 1, 3, 0, 4]);
         assert_eq!(ids(&top(list.clone(), 2)), [2, 1]);
         assert!(top(list, 0).is_empty());
-    }
-
-    #[test]
-    fn ranks_start_at_one() {
-        let ranks = ranks(&scored(&[(9, 3.0), (4, 2.0)]));
-        assert_eq!((ranks[&9], ranks[&4]), (1, 2));
     }
 
     proptest! {
