@@ -46,12 +46,12 @@ impl Arguments {
         }
     }
 
-    /// A named list of ids. `None` when it is absent or NULL.
+    /// A named list of ids, or a single one. `None` when it is absent or NULL.
     pub fn uuids(&self, name: &str) -> Result<Option<Vec<Uuid>>> {
         match self.named(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::List(items)) => items.iter().map(|item| uuid(name, item)).collect::<Result<_>>().map(Some),
-            Some(other) => Err(Error::argument(name, other.kind(), "a list of turn_ids")),
+            Some(one) => uuid(name, one).map(|id| Some(vec![id])),
         }
     }
 }

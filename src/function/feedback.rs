@@ -9,12 +9,11 @@ use crate::error::{Error, Result};
 use crate::memory::feedback::feedback;
 use crate::store::learning::Verdict;
 
-const IDS: Type = Type::List(&Type::Varchar);
-
 pub const FUNCTION: TableFunction = TableFunction {
     name: "memory_feedback",
-    positional: &[Type::Varchar],
-    named: &[("used", IDS), ("ignored", IDS)],
+    // Of any type, so that a UUID serves as well as its text: not every DuckDB turns the one into the other by itself.
+    positional: &[Type::Any],
+    named: &[("used", Type::Any), ("ignored", Type::Any)],
     bind,
 };
 

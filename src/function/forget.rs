@@ -10,7 +10,7 @@ pub const FUNCTION: TableFunction = TableFunction {
     name: "memory_forget",
     positional: &[],
     named: &[
-        ("turn_ids", Type::List(&Type::Varchar)),
+        ("turn_ids", Type::Any),
         ("session", Type::Varchar),
         ("before", Type::Timestamp),
         ("filter", Type::Varchar),

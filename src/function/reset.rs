@@ -3,7 +3,7 @@
 use super::host::{Arguments, Caller, Plan, TableFunction};
 use super::value::Type;
 use crate::error::Result;
-use crate::store::learning::reset;
+use crate::memory::learn::reset;
 
 pub const FUNCTION: TableFunction = TableFunction {
     name: "memory_reset",
@@ -22,8 +22,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         run: Box::new(move || {
             let connection = caller.engine.connect()?;
             let store = caller.engine.store(&connection, store.as_deref(), &caller.search_path)?;
-            store.database.require_writable("memory_reset")?;
-            let removed = reset(&connection, &store.database, cluster, session.as_deref())?;
+            let removed = reset(&connection, &store, cluster, session.as_deref())?;
             Ok(vec![vec![store.database.name.as_str().into(), removed.into()]])
         }),
     })

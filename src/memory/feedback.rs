@@ -80,6 +80,7 @@ fn note(
 ) -> Result<Vec<Noted>> {
     let now = now();
     let database = &store.database;
+    let _alone = store.learning()?;
     transaction(connection, || {
         learning::insert_feedback(connection, database, retrieval, verdicts, now)?;
         let turns: Vec<Uuid> = verdicts.iter().map(|(turn, _)| *turn).collect();

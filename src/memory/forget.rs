@@ -29,6 +29,7 @@ pub fn forget(
     if let Some(predicate) = &request.filter.predicate {
         turns::check_predicate(engine.instance(), connection, database, predicate)?;
     }
+    let _alone = store.learning()?;
     transaction(connection, || {
         let matching = turns::matching(connection, database, &request.filter, None)?;
         let ids: Vec<Uuid> = match &request.turns {

@@ -70,9 +70,9 @@ pub struct Lesson<'a> {
 /// Never fails: what went wrong is left for `memory_stats` to show.
 pub fn learn(connection: &Connection, scope: &Scope, lesson: &Lesson, knobs: &Knobs) {
     for (number, place) in scope.places.iter().enumerate() {
-        let learned = learn_in(connection, &place.store, number, lesson, knobs);
-        if let Ok(mut index) = place.store.index.lock() {
-            index.learning_error = learned.err().map(|error| error.to_string());
+        if let Ok(mut learning) = place.store.learning() {
+            let learned = learn_in(connection, &place.store, number, lesson, knobs);
+            learning.error = learned.err().map(|error| error.to_string());
         }
     }
 }
@@ -105,7 +105,7 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lesson: &Less
     })?;
     // First when there are enough questions, then whenever their number has doubled.
     if asked >= to_i64(knobs.cluster_after).max(2 * cue.clustered_queries) {
-        recluster(connection, store, knobs)?;
+        fit_cues(connection, store, knobs)?;
     }
     Ok(())
 }
@@ -124,6 +124,18 @@ pub fn raise(
     Suppression { turn, cluster, score: knobs.retention.add(score, age, delta), hits: hits + 1, updated_at: now }
 }
 
+/// Takes back what was learned: all, of one cluster, of the turns of one session, or both. Returns the entries removed.
+pub fn reset(
+    connection: &Connection,
+    store: &Store,
+    cluster: Option<ClusterId>,
+    session: Option<&str>,
+) -> Result<usize> {
+    store.database.require_writable("memory_reset")?;
+    let _alone = store.learning()?;
+    learning::reset(connection, &store.database, cluster, session)
+}
+
 /// What a clustering came to.
 pub struct Reclustering {
     pub generation: i64,
@@ -136,8 +148,13 @@ pub struct Reclustering {
 /// What was learned about an old cluster goes to the new one nearest to its centroid; what was learned before there were
 /// clusters goes to all of them, so that the first clustering changes no ranking by itself.
 pub fn recluster(connection: &Connection, store: &Store, knobs: &Knobs) -> Result<Reclustering> {
+    store.database.require_writable("memory_recluster")?;
+    let _alone = store.learning()?;
+    fit_cues(connection, store, knobs)
+}
+
+fn fit_cues(connection: &Connection, store: &Store, knobs: &Knobs) -> Result<Reclustering> {
     let database = &store.database;
-    database.require_writable("memory_recluster")?;
     let dim = store.config.encoder.dim;
     let queries = learning::query_vectors(connection, database, dim)?;
     if queries.is_empty() {

@@ -17,7 +17,7 @@ pub struct Statistics {
 }
 
 pub fn statistics(connection: &Connection, store: &Store) -> Result<Statistics> {
-    let learning_error = store.index.lock().ok().and_then(|index| index.learning_error.clone());
+    let learning_error = store.learning()?.error.clone();
     Ok(Statistics {
         counts: counts(connection, &store.database, &store.config.encoder.id)?,
         generation: learning::cues(connection, &store.database)?.generation,

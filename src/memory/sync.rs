@@ -32,8 +32,6 @@ pub struct StoreIndex {
     encoding: String,
     sessions: HashMap<Session, Fingerprint>,
     snapshot: Option<Arc<Snapshot>>,
-    /// The last thing that kept a retrieval from being learned from.
-    pub learning_error: Option<String>,
 }
 
 /// What a synchronisation did.
@@ -68,8 +66,7 @@ pub fn sync(
 ) -> Result<(Arc<Snapshot>, SyncReport)> {
     check_encoder(store, encoder)?;
     let started = Instant::now();
-    let mut index =
-        store.index.lock().map_err(|_| Error::Internal("the lock of a store's index is poisoned".into()))?;
+    let mut index = store.index()?;
     let config = &store.config.encoder;
     let encoding = format!("{} {} {} {:?}", config.id, config.context, config.code_bits, store.template);
     if index.encoding != encoding {

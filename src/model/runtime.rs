@@ -31,6 +31,8 @@ pub fn open(library: &Path, graph: &Path, threads: usize) -> Result<Session> {
         .map_err(|error| failed(&error))?
         .with_intra_threads(threads)
         .map_err(|error| failed(&error))?
+        .with_intra_op_spinning(false)
+        .map_err(|error| failed(&error))?
         .commit_from_file(graph)
         .map_err(|error| failed(&error))
 }

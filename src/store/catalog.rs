@@ -9,6 +9,8 @@ use crate::error::{Error, Result};
 pub struct Database {
     pub name: String,
     pub read_only: bool,
+    /// DuckDB's number for it: another one each time a database is attached.
+    pub oid: i64,
 }
 
 impl Database {
@@ -35,8 +37,9 @@ fn quote(name: &str) -> String {
 /// All attached databases that are not DuckDB's own, by name.
 pub fn databases(connection: &Connection) -> Result<Vec<Database>> {
     let mut statement = connection
-        .prepare("SELECT database_name, readonly FROM duckdb_databases() WHERE NOT internal ORDER BY database_name")?;
-    let rows = statement.query_map([], |row| Ok(Database { name: row.get(0)?, read_only: row.get(1)? }))?;
+        .prepare("SELECT database_name, readonly, database_oid FROM duckdb_databases() WHERE NOT internal ORDER BY database_name")?;
+    let rows =
+        statement.query_map([], |row| Ok(Database { name: row.get(0)?, read_only: row.get(1)?, oid: row.get(2)? }))?;
     Ok(rows.collect::<std::result::Result<_, _>>()?)
 }
 
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn names_are_quoted() {
-        let database = Database { name: "my \"odd\".db".into(), read_only: false };
+        let database = Database { name: "my \"odd\".db".into(), read_only: false, oid: 1 };
         assert_eq!(database.table("turns"), "\"my \"\"odd\"\".db\".lethe.turns");
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use duckdb::types::Value as Parameter;
+use duckdb::types::{TimeUnit, Value as Parameter};
 use duckdb::{Connection, params, params_from_iter};
 use uuid::Uuid;
 
@@ -96,7 +96,7 @@ pub fn of_sessions(connection: &Connection, database: &Database, sessions: &[&Se
 pub fn insert(connection: &Connection, database: &Database, turns: &[NewTurn]) -> Result<()> {
     let sql = format!(
         "INSERT INTO {} (turn_id, session_id, speaker, said_at, content, metadata) \
-         VALUES (?::UUID, ?, ?, make_timestamp(?), ?, ?)",
+         VALUES (?::UUID, ?, ?, ?, ?, ?)",
         database.table("turns")
     );
     let mut statement = connection.prepare(&sql)?;
@@ -105,12 +105,17 @@ pub fn insert(connection: &Connection, database: &Database, turns: &[NewTurn]) -
             turn.id.to_string(),
             turn.session,
             turn.speaker,
-            turn.said_at,
+            turn.said_at.map(timestamp),
             turn.content,
             metadata
         ])?;
     }
     Ok(())
+}
+
+/// A moment as a parameter. Bound as it is, so that the infinities stay what they are.
+fn timestamp(micros: i64) -> Parameter {
+    Parameter::Timestamp(TimeUnit::Microsecond, micros)
 }
 
 /// Restricts which turns may be ranked, or are to be forgotten.
@@ -143,11 +148,11 @@ impl Filter {
                 parameters.push(parameter);
             }
         };
-        add("(valid_until IS NULL OR valid_until > make_timestamp(?))", valid_at.map(Parameter::BigInt));
+        add("(valid_until IS NULL OR valid_until > ?)", valid_at.map(timestamp));
         add("session_id = ?", self.session.clone().map(Parameter::Text));
         add("speaker = ?", self.speaker.clone().map(Parameter::Text));
-        add("said_at >= make_timestamp(?)", self.since.map(Parameter::BigInt));
-        add("said_at < make_timestamp(?)", self.until.map(Parameter::BigInt));
+        add("said_at >= ?", self.since.map(timestamp));
+        add("said_at < ?", self.until.map(timestamp));
         let inner = format!("SELECT * FROM {table} WHERE {}", conditions.join(" AND "));
         let predicate = self.predicate.as_deref().unwrap_or("true");
         (format!("SELECT turn_id::VARCHAR FROM ({inner}) AS turns WHERE (\n{predicate}\n)"), parameters)
@@ -266,9 +271,9 @@ mod tests {
         assert_eq!(
             sql,
             "SELECT turn_id::VARCHAR FROM (SELECT * FROM t WHERE true AND (valid_until IS NULL OR valid_until > \
-             make_timestamp(?)) AND speaker = ? AND said_at < make_timestamp(?)) AS turns WHERE (\n1 = 1\n)"
+             ?) AND speaker = ? AND said_at < ?) AS turns WHERE (\n1 = 1\n)"
         );
-        assert_eq!(parameters, [Parameter::BigInt(7), Parameter::Text("Ana".into()), Parameter::BigInt(5)]);
+        assert_eq!(parameters, [timestamp(7), Parameter::Text("Ana".into()), timestamp(5)]);
         assert!(Filter::default().is_empty() && !filter.is_empty());
     }
 }
