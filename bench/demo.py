@@ -1,0 +1,466 @@
+#!/usr/bin/env python3
+"""A tour of lethe: stores are filled, asked, taught and asked together, and every statement is shown before its result.
+
+    python bench/demo.py --extension build/lethe.duckdb_extension
+    python bench/demo.py --extension build/lethe.duckdb_extension --data locomo10.json
+    python bench/demo.py --extension build/lethe.duckdb_extension --data chat.jsonl --ask "When did we plant the tomatoes?"
+
+What it says about a result is computed from that result.
+"""
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import duckdb
+
+from datasets import Conversation, Question, identifier, literal, load_locomo, load_questions, load_turns
+
+SAMPLE = Path(__file__).resolve().parent / "corpus" / "sample"
+# Of several kinds, and not only such as it gets right.
+SAMPLE_QUESTIONS = ["q03", "q15", "q34", "q51", "q59", "q64"]
+SAMPLE_FEDERATED = ["q22", "q31"]
+WIDTH = max(80, min(132, shutil.get_terminal_size((120, 0)).columns))
+
+QUESTIONS = 5
+ANSWERS = 3
+PARAPHRASES = 3
+POOL = 10
+ROUNDS = 10
+"""How often each paraphrase is asked while the store learns."""
+WATCHED = 5
+"""How many of the most suppressed turns are followed."""
+IGNORED = 2
+"""How many wrong answers to each paraphrase are said to be of no help."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A conversation to fill a store from. `jsonl` is its file, if DuckDB can read it as it is."""
+
+    conversation: Conversation
+    jsonl: Path | None = None
+
+    @property
+    def store(self) -> str:
+        return self.conversation.name
+
+
+@dataclass(frozen=True)
+class Tour:
+    """One or two sources, what is asked of the first, and what is asked of both."""
+
+    sources: list[Source]
+    asked: list[Question]
+    paraphrases: list[Question]
+    federated: list[Question]
+
+
+# --- What is shown: the sample, or the user's own data
+
+
+def sample_tour() -> Tour:
+    home, work = (Source(load_turns(file), file) for file in (SAMPLE / "home.jsonl", SAMPLE / "work.jsonl"))
+    questions = {question.id: question for question in home.conversation.questions}
+    across = load_questions(SAMPLE / "questions.jsonl", store="both")
+    return Tour(
+        sources=[home, work],
+        asked=[questions[id] for id in SAMPLE_QUESTIONS],
+        paraphrases=[question for question in questions.values() if question.group == "garden"],
+        federated=[question for question in across if question.id in SAMPLE_FEDERATED],
+    )
+
+
+def locomo_tour(path: Path) -> Tour:
+    first, *others = load_locomo(path)
+    kinds = dict.fromkeys(question.kind for question in first.questions)
+    return Tour(
+        sources=[Source(conversation) for conversation in [first, *others[:1]]],
+        asked=[next(question for question in first.questions if question.kind == kind) for kind in kinds][:QUESTIONS],
+        paraphrases=same_evidence(first.questions),
+        federated=list(others[0].questions[:2]) if others else [],
+    )
+
+
+def jsonl_tour(path: Path, asked: list[str]) -> Tour:
+    conversation = load_turns(path)
+    given = [Question(f"ask{number}", text, frozenset(), "yours") for number, text in enumerate(asked, 1)]
+    questions = given or list(conversation.questions) or said_questions(conversation)
+    if not questions:
+        raise SystemExit(f"{path} has no questions.jsonl beside it, and no turn that ends in a question mark; use --ask")
+    paraphrases = same_evidence(conversation.questions) or questions[:PARAPHRASES]
+    return Tour([Source(conversation, path)], questions[:QUESTIONS], paraphrases, [])
+
+
+def same_evidence(questions: Sequence[Question]) -> list[Question]:
+    """Questions with the same evidence: as near to paraphrases as a data set without groups has them."""
+    by_evidence: dict[frozenset[str], list[Question]] = {}
+    for question in questions:
+        by_evidence.setdefault(question.evidence, []).append(question)
+    return max(by_evidence.values(), key=len, default=[])[:PARAPHRASES]
+
+
+def said_questions(conversation: Conversation) -> list[Question]:
+    """For data without questions: some that were asked in it."""
+    said = (turn for turn in conversation.turns if turn.content.rstrip().endswith("?") and len(turn.content) > 30)
+    return [Question(turn.id, turn.content, frozenset(), "said in the data") for turn in islice(said, QUESTIONS)]
+
+
+# --- On the terminal
+
+
+def heading(text: str) -> None:
+    line = "─" * WIDTH
+    print(f"\n\n\033[1m{text}\033[0m\n{line}" if sys.stdout.isatty() else f"\n\n{text}\n{line}")
+
+
+def say(text: str, indent: str = "") -> None:
+    print(textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=indent, subsequent_indent=indent))
+
+
+def shown(value: Any) -> str:
+    match value:
+        case None:
+            return "–"
+        case float():
+            return f"{value:.3f}"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M}"
+        case _:
+            return " ".join(str(value).split())
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Aligned columns; the last is shortened to fit the terminal."""
+    if not rows:
+        return print("  (no rows)")
+    lines = [list(rows[0])] + [[shown(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    room = max(20, WIDTH - 2 - sum(width + 2 for width in widths[:-1]))
+    numeric = [all(isinstance(row[name], (int, float, type(None))) for row in rows) for name in rows[0]]
+    for line in lines:
+        cells = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, numeric)]
+        print("  " + "  ".join([*cells[:-1], textwrap.shorten(cells[-1], room, placeholder=" …")]).rstrip())
+
+
+def print_answers(rows: Iterable[Row], evidence: set[UUID], origin: Sequence[str] = ("speaker", "said_at")) -> None:
+    """Each answer in two lines or three: what was said, and what put it there."""
+    for row in rows:
+        mark = "✓" if row["turn_id"] in evidence else " "
+        who = ", ".join(shown(row[name]) for name in origin if row[name] is not None)
+        text = textwrap.shorten(f"{who}: {shown(row['content'])}", 2 * WIDTH - 30, placeholder=" …")
+        print(textwrap.fill(text, WIDTH, initial_indent=f"{mark}{row['rank']:2}  ", subsequent_indent="     "))
+        print(f"     └ {reason(row)}")
+
+
+def reason(row: Row) -> str:
+    """How an answer came to its rank, out of the columns of explain."""
+    sources = [
+        f"{name} {'rank ' + str(row[column]) if row[column] else 'do not find it'}"
+        for name, column in (("words", "word_rank"), ("vectors", "vector_rank"))
+    ]
+    suppressed = f" (suppression {row['suppression']:.3f})" if row["suppression"] else ""
+    reranker = f", reranker {row['reranker_score']:.3f}" if row["reranker_score"] is not None else ""
+    return f"{', '.join(sources)} → pool rank {row['pool_rank']}{suppressed}; token evidence {row['token_score']:.3f}{reranker}"
+
+
+# --- The connection
+
+
+class Session:
+    """A DuckDB with lethe, which shows what it runs."""
+
+    def __init__(self, extension: Path) -> None:
+        self.connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+        self.turns: dict[str, dict[str, UUID]] = {}
+        """The turn_id of each id of the data, by store."""
+        self.run(f"LOAD {literal(str(extension))};")
+
+    def run(self, sql: str) -> list[Row]:
+        """Shows a statement, and returns its rows."""
+        sql = textwrap.dedent(sql).strip()
+        print("\n▸ " + sql.replace("\n", "\n  "))
+        return self.quietly(sql)
+
+    def quietly(self, sql: str) -> list[Row]:
+        result = self.connection.execute(sql)
+        names = [column[0] for column in result.description or ()]
+        return [dict(zip(names, row)) for row in result.fetchall()]
+
+    def reads_json(self) -> bool:
+        return bool(self.quietly("FROM duckdb_extensions() WHERE extension_name = 'json' AND loaded"))
+
+    def evidence(self, question: Question, stores: Iterable[str]) -> set[UUID]:
+        turns = [self.turns[store] for store in stores]
+        return {ids[id] for ids in turns for id in question.evidence if id in ids}
+
+    def retrieve(self, question: Question, k: int, show: bool = True) -> list[Row]:
+        """Asks the current database, without a trace in what it learns."""
+        run = self.run if show else self.quietly
+        return run(f"FROM memory_retrieve({literal(question.text)}, {k}, explain := true, learn := false);")
+
+
+# --- The stations
+
+
+def fill(session: Session, source: Source, folder: Path) -> None:
+    store, name = identifier(source.store), literal(source.store)
+    session.run(f"ATTACH {literal(str(folder / (source.store + '.db')))} AS {store};")
+    print_table(session.run(f"CALL memory_create(store := {name});"))
+    columns = "session_id, speaker, said_at, content, metadata"
+    if source.jsonl and session.reads_json():
+        print_table(
+            session.run(f"""
+                INSERT INTO {store}.lethe.turns ({columns})
+                SELECT session_id, speaker, said_at, content, json_object('id', id)
+                FROM read_json({literal(str(short(source.jsonl)))}, format := 'newline_delimited',
+                  columns := {{id: 'VARCHAR', session_id: 'VARCHAR', speaker: 'VARCHAR', said_at: 'TIMESTAMP', content: 'VARCHAR'}});
+            """)
+        )
+    else:
+        insert = f"INSERT INTO {store}.lethe.turns ({columns}) VALUES (?, ?, ?, ?, json_object('id', ?::VARCHAR))"
+        turns = source.conversation.turns
+        print(f"\n▸ {insert};  -- {len(turns)} times")
+        rows = [(turn.session, turn.speaker, turn.said_at, turn.content, turn.id) for turn in turns]
+        session.connection.executemany(insert, rows)
+    print_table(session.run(f"FROM memory_sync(store := {name});"))
+    ids = session.quietly(f"SELECT turn_id, metadata->>'id' AS id FROM {store}.lethe.turns")
+    session.turns[source.store] = {row["id"]: row["turn_id"] for row in ids}
+
+
+def ask(session: Session, source: Source, questions: Iterable[Question]) -> None:
+    say("✓ marks what the data set calls evidence. Below each answer stands what put it there.")
+    found, known = 0, 0
+    for question in questions:
+        rows = session.retrieve(question, ANSWERS)
+        evidence = session.evidence(question, [source.store])
+        print_answers(rows, evidence)
+        if evidence:
+            known += 1
+            ranks = [row["rank"] for row in rows if row["turn_id"] in evidence]
+            found += bool(ranks)
+            print(f"     {question.kind}: {len(ranks)} of {len(evidence)} evidence turns among the first {ANSWERS}")
+    if known:
+        print()
+        say(f"Of {known} questions, {found} got a true evidence turn among their first {ANSWERS} answers.")
+
+
+Pool = dict[UUID, Row]
+"""The rows of an answer, by turn."""
+
+
+def learn(session: Session, source: Source, paraphrases: list[Question]) -> None:
+    say("By default every candidate is judged by token evidence, and how words and vectors ranked them decides nothing. With "
+        "a smaller pool it decides who is judged. Who stood high in the pool and fell when judged is suppressed, for "
+        "questions of that kind, and stands lower the next time.")
+    session.run(f"SET lethe_pool = {POOL};")
+    print_suppression(session, source)
+    evidence = [session.evidence(question, [source.store]) for question in paraphrases]
+    moments = [pools(session, paraphrases)]
+    retrievals = ask_repeatedly(session, paraphrases)
+    suppressed = print_suppression(session, source)
+    moments.append(pools(session, paraphrases))
+    print_effect("asking", moments, evidence, suppressed)
+    ignored = feed_back(session, paraphrases, retrievals, moments[-1], evidence)
+    moments.append(pools(session, paraphrases))
+    print_effect("the feedback", moments[1:], evidence, ignored)
+    session.run("RESET lethe_pool;")
+
+
+def pools(session: Session, questions: list[Question]) -> list[Pool]:
+    """The whole pool of each question, asked without being learned from."""
+    return [{row["turn_id"]: row for row in session.retrieve(question, POOL, show=False)} for question in questions]
+
+
+def print_suppression(session: Session, source: Source) -> list[UUID]:
+    """Shows the most suppressed turns, and returns them."""
+    store = identifier(source.store)
+    rows = session.run(f"""
+        SELECT s.turn_id, s.cue_cluster, s.counts_now, s.hits, t.content
+        FROM memory_suppression(store := {literal(source.store)}) s JOIN {store}.lethe.turns t USING (turn_id)
+        ORDER BY s.counts_now DESC, s.turn_id LIMIT {WATCHED};
+    """)
+    print_table([{name: value for name, value in row.items() if name != "turn_id"} for row in rows])
+    return [row["turn_id"] for row in rows]
+
+
+def ask_repeatedly(session: Session, questions: list[Question]) -> list[UUID]:
+    """Asks each question ROUNDS times. Returns the retrieval_id of the last time, question by question."""
+    values = ",".join(f"\n              ({number}, {literal(question.text)})" for number, question in enumerate(questions, 1))
+    rows = session.run(f"""
+        WITH hits AS (
+            SELECT number, question, unnest(memory_search(question, {POOL}), recursive := true)
+            FROM range({ROUNDS}), (VALUES{values}) asked(number, question))
+        SELECT number, count(DISTINCT retrieval_id) AS retrievals, max(retrieval_id) AS last_retrieval, question
+        FROM hits GROUP BY ALL ORDER BY number;
+    """)
+    print_table(rows)
+    return [row["last_retrieval"] for row in rows]
+
+
+def feed_back(
+    session: Session, questions: list[Question], retrievals: list[UUID], pools: list[Pool], evidence: list[set[UUID]]
+) -> list[UUID]:
+    """Says of each question's answers which were used and which were no help. Returns what was no help.
+
+    Evidence is used; for data without any, the best answer is said to be.
+    """
+    print()
+    say(f"Feedback: of each answer the evidence was used, if it was there, and the first {IGNORED} others were not."
+        if any(evidence) else f"Feedback, made up: of each answer the first was used and the next {IGNORED} were not.")
+    ignored: list[UUID] = []
+    for retrieval, pool, right in zip(retrievals, pools, evidence):
+        ranked = sorted(pool, key=lambda turn: pool[turn]["rank"])
+        used = [turn for turn in ranked if turn in right] if any(evidence) else ranked[:1]
+        others = [turn for turn in ranked if turn not in used][:IGNORED]
+        lists = [f"{name} := [{', '.join(literal(str(turn)) for turn in turns)}]" for name, turns in (("used", used), ("ignored", others)) if turns]
+        print_table(session.run(f"CALL memory_feedback({literal(str(retrieval))},\n  " + ",\n  ".join(lists) + ");"))
+        ignored += [turn for turn in others if turn not in ignored]
+    return ignored
+
+
+def print_effect(cause: str, moments: list[list[Pool]], evidence: list[set[UUID]], suppressed: list[UUID]) -> None:
+    """How the suppressed turns, and the evidence, moved from the first moment to the second."""
+    before, after = moments
+    numbers = range(len(before))
+    everything = set().union(*evidence)
+    content = {turn: row["content"] for pools in moments for pool in pools for turn, row in pool.items()}
+
+    def move(number: int, turn: UUID, rank: str) -> tuple[int | None, int | None]:
+        return tuple(pools[number][turn][rank] if turn in pools[number] else None for pools in moments)
+
+    watched = [turn for turn in dict.fromkeys([*suppressed, *everything]) if turn in content]
+    print()
+    say(f"Rank in the pool before → after {cause}, question by question. – is out of the pool; ✓ is evidence.")
+    print_table([
+        {f"question {number + 1}": arrow(move(number, turn, "pool_rank")) for number in numbers}
+        | {"turn": ("✓ " if turn in everything else "") + content[turn]}
+        for turn in watched
+    ])
+    ranks = [move(number, turn, "pool_rank") for turn in suppressed for number in numbers]
+    places = [tuple(rank or POOL + 1 for rank in move) for move in ranks if any(move)]
+    fell, rose = sum(b > a for a, b in places), sum(b < a for a, b in places)
+    replaced = sum(len(before[number].keys() - after[number].keys()) for number in numbers)
+    say(f"Of their {len(places)} places the suppressed turns fell in {fell} and rose in {rose}; "
+        f"{replaced} of the {sum(map(len, before))} members of the pools were replaced by others.")
+    if everything:
+        best = [[min((pools[n][turn]["rank"] for turn in evidence[n] if turn in pools[n]), default=None) for pools in moments] for n in numbers]
+        say("The best evidence in the answers, before → after: " + "; ".join(f"rank {arrow(ranks)}" for ranks in best) + ".")
+
+
+def arrow(ranks: Iterable[int | None]) -> str:
+    return " → ".join(map(shown, ranks))
+
+
+def federate(session: Session, sources: list[Source], questions: list[Question]) -> None:
+    stores = [source.store for source in sources]
+    named = ", ".join(map(literal, stores))
+    for question in questions:
+        rows = session.run(
+            f"FROM memory_retrieve({literal(question.text)}, {QUESTIONS}, stores := [{named}], explain := true, learn := false);"
+        )
+        evidence = session.evidence(question, stores)
+        print_answers(rows, evidence, origin=("store", "speaker", "said_at"))
+        counts = ", ".join(f"{sum(row['store'] == store for row in rows)} from {store}" for store in stores)
+        hits = sum(row["turn_id"] in evidence for row in rows)
+        print(f"     {counts}; {hits} of {len(evidence)} evidence turns among them")
+
+
+def statistics(session: Session, sources: list[Source]) -> None:
+    calls = [f"FROM memory_stats(store := {literal(source.store)})" for source in sources]
+    rows = session.run("\nUNION ALL ".join(calls) + ";")
+    print_table([{"": name, **{row["store"]: shown(row[name]) for row in rows}} for name in rows[0] if name != "store"])
+
+
+def how_to_go_on(extension: Path, sources: list[Source], folder: Path, kept: bool) -> None:
+    store = identifier(sources[0].store)
+    file = folder / f"{sources[0].store}.db"
+    say(f"The stores are kept in {folder}: plain DuckDB files." if kept else "These stores were temporary; --store DIR keeps them.")
+    print(textwrap.indent(textwrap.dedent(f"""
+        $ duckdb -unsigned
+        LOAD {literal(str(extension))};
+        ATTACH {literal(str(file) if kept else 'mine.db')} AS {store};  USE {store};
+        CALL memory_create();                     -- makes a store, or leaves one as it is
+        FROM memory_add('The tomatoes went in on 3 May', session := 's1', speaker := 'Ana');
+        FROM memory_retrieve('when did we plant the tomatoes?', 5, explain := true);
+        FROM duckdb_settings() WHERE name LIKE 'lethe_%';
+    """), "  "))
+
+
+def short(path: Path) -> Path:
+    """The path as it is said from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def run(tour: Tour, extension: Path, folder: Path, kept: bool) -> None:
+    first, *others = tour.sources
+    heading("1  A store is made, filled by plain SQL, and encoded")
+    session = Session(short(extension))
+    for source in tour.sources:
+        fill(session, source, folder)
+    session.run(f"USE {identifier(first.store)};")
+    heading("2  Questions, and why each answer is one")
+    ask(session, first, tour.asked)
+    if tour.paraphrases:
+        heading("3  Learning what to forget")
+        learn(session, first, tour.paraphrases)
+    heading("4  One question to several stores")
+    if others:
+        federate(session, tour.sources, tour.federated)
+    else:
+        say("There is one store only; with a second one attached, stores := ['a', 'b'] asks both.")
+    heading("5  What the stores hold")
+    statistics(session, tour.sources)
+    heading("6  How to go on")
+    how_to_go_on(short(extension), tour.sources, folder, kept)
+    session.connection.close()
+
+
+def store_folder(path: Path, tour: Tour) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for source in tour.sources:
+        if (file := path / f"{source.store}.db").exists():
+            raise SystemExit(f"{file} exists already; the demo fills new stores only: name another folder with --store")
+    return path
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--extension", type=Path, required=True, help="lethe.duckdb_extension")
+    parser.add_argument("--data", type=Path, help="locomo10.json, or a JSONL file of turns (default: the sample)")
+    parser.add_argument("--ask", action="append", default=[], metavar="QUESTION", help="what to ask of a JSONL file; repeatable")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder to keep the stores in (default: they are temporary)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    if options.data is None:
+        tour = sample_tour()
+    elif options.data.suffix == ".json":
+        tour = locomo_tour(options.data)
+    else:
+        tour = jsonl_tour(options.data, options.ask)
+    with ExitStack() as stack:
+        if options.store:
+            folder = store_folder(options.store, tour)
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lethe-demo-")))
+        run(tour, options.extension, folder, kept=options.store is not None)
+
+
+if __name__ == "__main__":
+    main()
