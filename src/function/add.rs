@@ -22,8 +22,8 @@ pub const FUNCTION: TableFunction = TableFunction {
     bind,
 };
 
-const CONTENT: &str = "a VARCHAR, a list of VARCHAR, or a list of STRUCT with the field content and any of session, speaker, \
-                       said_at, metadata";
+const CONTENT: &str = "a VARCHAR, a STRUCT with the field content and any of session, speaker, said_at (a TIMESTAMP), metadata, or \
+                       a list of either";
 
 /// A turn as the call describes it; what a list element leaves open, the named arguments say for all.
 #[derive(Clone, Default)]
@@ -97,7 +97,10 @@ fn set(turn: &mut Described, name: &str, value: &Value) -> Result<()> {
         ("said_at", Value::Timestamp(micros)) => turn.said_at = Some(*micros),
         ("said_at", Value::Null) => turn.said_at = None,
         ("session" | "session_id" | "speaker" | "metadata", Value::Null) => {}
-        _ => return Err(Error::argument(&format!("content's field {name}"), value.kind(), CONTENT)),
+        ("content" | "session" | "session_id" | "speaker" | "metadata" | "said_at", other) => {
+            return Err(Error::argument(&format!("content's field {name}"), other.kind(), CONTENT));
+        }
+        _ => return Err(Error::Argument(format!("unknown field {name} of content; allowed: {CONTENT}"))),
     }
     Ok(())
 }

@@ -7,6 +7,19 @@ use super::value::Value;
 use crate::error::{Error, Result};
 
 impl Arguments {
+    /// Whether one of these arguments is given, and is NULL.
+    pub fn any_null(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.named(name) == Some(&Value::Null))
+    }
+
+    /// Refuses NULL where it would mean more than was meant: it is not "any", it is something that was not found.
+    pub fn refuse_null(&self, names: &[&'static str]) -> Result<()> {
+        match names.iter().find(|name| self.named(name) == Some(&Value::Null)) {
+            Some(name) => Err(Error::argument(name, "NULL", "a value; leave it out if it does not matter")),
+            None => Ok(()),
+        }
+    }
+
     /// A named text. `None` when it is absent or NULL.
     pub fn text(&self, name: &str) -> Result<Option<String>> {
         match self.named(name) {

@@ -20,12 +20,7 @@ pub const FUNCTION: TableFunction = TableFunction {
 };
 
 fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
-    // A NULL is not "any": it is an argument that was not found, and must not forget more than was meant.
-    for name in ["turn_ids", "session", "before", "filter"] {
-        if arguments.named(name) == Some(&super::value::Value::Null) {
-            return Err(Error::argument(name, "NULL", "a value; leave it out if it does not matter"));
-        }
-    }
+    arguments.refuse_null(&["turn_ids", "session", "before", "filter"])?;
     let request = Forget {
         turns: arguments.uuids("turn_ids")?,
         filter: Filter {

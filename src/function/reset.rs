@@ -14,6 +14,7 @@ pub const FUNCTION: TableFunction = TableFunction {
 
 fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
     let store = arguments.text("store")?;
+    arguments.refuse_null(&["cluster", "session"])?;
     let cluster = arguments.whole("cluster", 0..=i64::MAX)?;
     let session = arguments.text("session")?;
     let caller = caller.clone();

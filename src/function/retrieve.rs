@@ -54,6 +54,8 @@ const TRACE: [(&str, Type); 10] = [
 fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
     let question = question(arguments.positional(0))?.map(str::to_owned);
     let k = limit(arguments.positional(1))?;
+    // As in SQL, nothing equals NULL, or comes after it.
+    let excluded = arguments.any_null(&["session", "speaker", "since", "until", "filter"]);
     let (explain, rerank) = (arguments.flag("explain")?.unwrap_or(false), arguments.flag("rerank")?);
     let settings = &caller.settings;
     let request = Request {
@@ -84,7 +86,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
     Ok(Plan {
         columns,
         run: Box::new(move || {
-            let (Some(question), Some(_)) = (&question, k) else { return Ok(Vec::new()) };
+            let (Some(question), Some(_), false) = (&question, k, excluded) else { return Ok(Vec::new()) };
             let connection = caller.engine.connect()?;
             let answers = retrieve(&asker(&caller), &connection, &[question], &request)?;
             let note = |answer: &Answer| {
