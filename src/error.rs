@@ -19,6 +19,12 @@ pub enum Error {
     )]
     NotAStore { store: String },
 
+    #[error("database '{store}' is no memory store but already has a table lethe.{table}; rename or drop it first")]
+    ForeignTable { store: String, table: String },
+
+    #[error("store '{store}' has no table lethe.{table}; CALL memory_create(store := '{store}') makes it again, empty")]
+    MissingTable { store: String, table: String },
+
     #[error("database '{store}' is attached READ_ONLY; {action} needs to write to it")]
     ReadOnly { store: String, action: &'static str },
 

@@ -31,7 +31,8 @@ struct Described {
     content: String,
     session: Option<String>,
     speaker: Option<String>,
-    said_at: Option<i64>,
+    /// `None`: now. `Some(None)`: nobody knows when.
+    said_at: Option<Option<i64>>,
     metadata: Option<String>,
 }
 
@@ -40,8 +41,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         content: String::new(),
         session: arguments.text("session")?,
         speaker: arguments.text("speaker")?,
-        // Left out, a turn is said now. NULL: nobody knows when.
-        said_at: if arguments.named("said_at").is_some() { arguments.moment("said_at")? } else { Some(now()) },
+        said_at: arguments.named("said_at").map(|_| arguments.moment("said_at")).transpose()?,
         metadata: arguments.text("metadata")?,
     };
     let described = match arguments.positional(0) {
@@ -59,7 +59,8 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         run: Box::new(move || {
             let connection = caller.engine.connect()?;
             let store = caller.engine.store(&connection, store.as_deref(), &caller.search_path)?;
-            let turns: Vec<NewTurn> = described.iter().map(new_turn).collect();
+            let now = now();
+            let turns: Vec<NewTurn> = described.iter().map(|described| new_turn(described, now)).collect();
             let encoder = caller.settings.models.encoder()?;
             let ids = add(&connection, &store, &encoder, &turns, caller.settings.progress)?;
             Ok(ids.into_iter().map(|id| vec![id.into(), store.database.name.as_str().into()]).collect())
@@ -94,8 +95,8 @@ fn set(turn: &mut Described, name: &str, value: &Value) -> Result<()> {
         ("session" | "session_id", Value::Varchar(text)) => turn.session = Some(text.clone()),
         ("speaker", Value::Varchar(text)) => turn.speaker = Some(text.clone()),
         ("metadata", Value::Varchar(text)) => turn.metadata = Some(text.clone()),
-        ("said_at", Value::Timestamp(micros)) => turn.said_at = Some(*micros),
-        ("said_at", Value::Null) => turn.said_at = None,
+        ("said_at", Value::Timestamp(micros)) => turn.said_at = Some(Some(*micros)),
+        ("said_at", Value::Null) => turn.said_at = Some(None),
         ("session" | "session_id" | "speaker" | "metadata", Value::Null) => {}
         ("content" | "session" | "session_id" | "speaker" | "metadata" | "said_at", other) => {
             return Err(Error::argument(&format!("content's field {name}"), other.kind(), CONTENT));
@@ -105,7 +106,8 @@ fn set(turn: &mut Described, name: &str, value: &Value) -> Result<()> {
     Ok(())
 }
 
-fn new_turn(described: &Described) -> NewTurn {
+fn new_turn(described: &Described, now: i64) -> NewTurn {
     let Described { content, session, speaker, said_at, metadata } = described.clone();
+    let said_at = said_at.unwrap_or(Some(now));
     NewTurn { turn: Turn { id: Uuid::now_v7(), session, speaker, said_at, content }, metadata }
 }

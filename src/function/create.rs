@@ -22,7 +22,7 @@ pub const FUNCTION: TableFunction = TableFunction {
 
 fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
     let store = arguments.text("store")?;
-    let code_bits = arguments.whole("code_bits", 4..=8)?;
+    let code_bits = arguments.whole("code_bits", i64::MIN..=i64::MAX)?;
     if let Some(bits) = code_bits.filter(|bits| ![4, 8].contains(bits)) {
         return Err(Error::argument("code_bits", bits, "4 or 8"));
     }

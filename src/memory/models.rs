@@ -24,13 +24,19 @@ static ENCODERS: Cache<Encoder> = Mutex::new(None);
 static RERANKERS: Cache<Reranker> = Mutex::new(None);
 
 impl ModelSettings {
+    /// The encoder of the settings.
     pub fn encoder(&self) -> Result<Arc<Encoder>> {
-        cached(&ENCODERS, &self.encoder, self.threads, || Encoder::open(&self.encoder, &self.onnxruntime, self.threads))
+        self.open_encoder(&self.encoder, "encoder (lethe_model_directory)")
     }
 
-    /// The encoder of the settings, but from another directory.
+    /// The encoder of another directory, that a call named.
     pub fn encoder_at(&self, directory: &str) -> Result<Arc<Encoder>> {
-        Self { encoder: directory.to_owned(), ..self.clone() }.encoder()
+        self.open_encoder(directory, "encoder (the argument encoder)")
+    }
+
+    fn open_encoder(&self, directory: &str, what: &'static str) -> Result<Arc<Encoder>> {
+        let open = || Encoder::open(directory, what, &self.onnxruntime, self.threads);
+        cached(&ENCODERS, directory, self.threads, open)
     }
 
     /// `None` when no reranker is installed.

@@ -72,7 +72,6 @@ pub fn sync(
     if index.encoding != encoding {
         *index = StoreIndex { encoding, ..StoreIndex::default() };
     }
-    let first = index.snapshot.is_none();
     let base = match &index.snapshot {
         Some(snapshot) => snapshot.clone(),
         None => Arc::new(Snapshot::empty()?),
@@ -81,18 +80,13 @@ pub fn sync(
     let changes = transaction(connection, || read_changes(connection, store, &index.sessions, &base))?;
     let Some(changes) = changes else { return Ok((base, SyncReport::default())) };
     let mut report = SyncReport { removed: changes.removed.len(), ..SyncReport::default() };
-    let (mut memories, pending) = resume(store, encoder, &base, changes.turns, changes.states)?;
-    report.encoded = pending.len();
-    for pending in &pending {
-        match base.slot(pending.turn.id).and_then(|slot| base.memory(slot)) {
-            None => report.added += 1,
-            Some(memory) if memory.turn != pending.turn => report.updated += 1,
-            Some(_) => {}
-        }
-    }
+    let Resumed { mut memories, unsaved, pending, added, updated } =
+        resume(store, encoder, &base, changes.turns, changes.states)?;
+    (report.added, report.updated, report.encoded) = (added, updated, pending.len());
+    save(connection, store, &unsaved)?;
     memories.extend(encode(connection, store, encoder, pending, progress)?);
     let snapshot = Arc::new(base.with(memories, &changes.removed, changes.fingerprints.expiring > 0)?);
-    if (first || !changes.removed.is_empty()) && !store.database.read_only {
+    if !store.database.read_only {
         let orphans = states::delete_orphans(connection, &store.database)?;
         report.removed = report.removed.max(orphans);
     }
@@ -133,15 +127,15 @@ fn read_changes(
     base: &Snapshot,
 ) -> Result<Option<Changes>> {
     let fingerprints = turns::fingerprints(connection, &store.database)?;
-    if fingerprints.sessions == *known && (fingerprints.expiring > 0) == base.expiring {
+    // States that somebody took away are missed, whosever session they are of.
+    let missing = !store.database.read_only
+        && states::count(connection, &store.database, &store.config.encoder.id)? != base.len();
+    if !missing && fingerprints.sessions == *known && (fingerprints.expiring > 0) == base.expiring {
         return Ok(None);
     }
-    let changed: Vec<&Session> = fingerprints
-        .sessions
-        .iter()
-        .filter(|(session, print)| known.get(*session) != Some(print))
-        .map(|(s, _)| s)
-        .collect();
+    let differs = |session: &Session, print: &Fingerprint| missing || known.get(session) != Some(print);
+    let changed: Vec<&Session> =
+        fingerprints.sessions.iter().filter(|(session, print)| differs(session, print)).map(|(s, _)| s).collect();
     let touched: HashSet<&Session> = changed
         .iter()
         .copied()
@@ -161,23 +155,35 @@ fn read_changes(
     let gone = |memory: &Arc<Memory>| touched.contains(&memory.turn.session) && !ids.contains(&memory.turn.id);
     let removed = base.memories().filter(|(_, memory)| gone(memory)).map(|(_, memory)| memory.turn.id).collect();
     let wanted: Vec<Uuid> = ids.into_iter().collect();
-    let these = (!base.is_empty()).then_some(wanted.as_slice());
+    let these = (!base.is_empty() && !missing).then_some(wanted.as_slice());
     let states = states::read(connection, &store.database, &store.config.encoder.id, these)?;
     let states = states.into_iter().map(|state| (state.turn, state)).collect();
     Ok(Some(Changes { fingerprints, turns, states, removed }))
 }
 
-/// Parts turns into those whose state is at hand and those that must be encoded. Memories that did not change at all are in
-/// neither.
+/// The turns of the sessions that changed, by what has to be done about them.
+#[derive(Default)]
+struct Resumed {
+    /// Those that differ from the snapshot, but whose state is at hand.
+    memories: Vec<Arc<Memory>>,
+    /// Those whose state is at hand, but not stored.
+    unsaved: Vec<Arc<Memory>>,
+    /// Those that must be encoded.
+    pending: Vec<Pending>,
+    added: usize,
+    updated: usize,
+}
+
+/// Compares each turn with the snapshot and with what is stored of it.
 fn resume(
     store: &Store,
     encoder: &Encoder,
     base: &Snapshot,
     turns: Vec<Turn>,
     mut states: HashMap<Uuid, StoredState>,
-) -> Result<(Vec<Arc<Memory>>, Vec<Pending>)> {
+) -> Result<Resumed> {
     let context = store.config.encoder.context;
-    let (mut ready, mut pending) = (Vec::new(), Vec::new());
+    let mut resumed = Resumed::default();
     let mut before = Vec::new();
     let mut session: Session = None;
     for turn in turns {
@@ -192,25 +198,36 @@ fn resume(
             before.drain(..before.len().saturating_sub(context));
         }
         let content_hash = content_hash(&input, store.bits);
-        let known =
-            base.slot(turn.id).and_then(|slot| base.memory(slot)).filter(|memory| memory.content_hash == content_hash);
-        if let Some(memory) = known {
-            if memory.turn != turn {
-                let (pieces, embedding, codes) =
-                    (memory.pieces.clone(), memory.embedding.clone(), memory.codes.clone());
-                ready.push(Arc::new(Memory { turn, text, content_hash, pieces, embedding, codes }));
-            }
-            continue;
+        let known = base.slot(turn.id).and_then(|slot| base.memory(slot));
+        let stored = states.remove(&turn.id);
+        match (known, &stored) {
+            (Some(memory), _) => resumed.updated += usize::from(memory.turn != turn),
+            // A process that begins knows of a turn only what its state says: the wordpieces it had.
+            (None, Some(state)) => resumed.updated += usize::from(state.pieces != input.own),
+            (None, None) => resumed.added += 1,
         }
-        let stored = states.remove(&turn.id).filter(|state| state.content_hash == content_hash);
-        match stored.and_then(|state| sound(state, &input, encoder.identity().dim, store.bits)) {
-            Some((embedding, codes)) => {
-                ready.push(Arc::new(Memory { turn, text, content_hash, pieces: input.own, embedding, codes }));
+        let saved = stored.as_ref().is_some_and(|state| state.content_hash == content_hash);
+        let (pieces, embedding, codes) = match known.filter(|memory| memory.content_hash == content_hash) {
+            Some(memory) if memory.turn == turn && saved => continue,
+            Some(memory) => (memory.pieces.clone(), memory.embedding.clone(), memory.codes.clone()),
+            None => {
+                let stored = stored.filter(|_| saved);
+                match stored.and_then(|state| sound(state, &input, encoder.identity().dim, store.bits)) {
+                    Some((embedding, codes)) => (input.own, embedding, codes),
+                    None => {
+                        resumed.pending.push(Pending { turn, text, content_hash, input });
+                        continue;
+                    }
+                }
             }
-            None => pending.push(Pending { turn, text, content_hash, input }),
+        };
+        let memory = Arc::new(Memory { turn, text, content_hash, pieces, embedding, codes });
+        if !saved {
+            resumed.unsaved.push(memory.clone());
         }
+        resumed.memories.push(memory);
     }
-    Ok((ready, pending))
+    Ok(resumed)
 }
 
 /// What a stored state holds, if it has the shape it must have. One that has not is made anew.
@@ -247,26 +264,31 @@ fn encode(
         let group: Vec<Pending> = pending.by_ref().take(GROUP).collect();
         let inputs: Vec<Input> = group.iter().map(|pending| pending.input.clone()).collect();
         let encoded = encoder.encode_memories(&inputs)?;
-        let group: Vec<Memory> = group
-            .into_iter()
-            .zip(encoded)
-            .map(|(pending, encoded)| remember(pending, &encoded, encoder.identity().dim, store.bits))
-            .collect();
-        if !store.database.read_only {
-            let rows: Vec<StoredState> = group.iter().map(row).collect();
-            states::replace(connection, &store.database, &store.config.encoder.id, &rows)?;
-        }
+        let remembered = |(pending, encoded): (Pending, Encoded)| {
+            Arc::new(remember(pending, encoded, encoder.identity().dim, store.bits))
+        };
+        let group: Vec<Arc<Memory>> = group.into_iter().zip(encoded).map(remembered).collect();
+        save(connection, store, &group)?;
         bar.inc(group.len() as u64);
-        memories.extend(group.into_iter().map(Arc::new));
+        memories.extend(group);
     }
     bar.finish_and_clear();
     Ok(memories)
 }
 
-fn remember(pending: Pending, encoded: &Encoded, dim: usize, bits: Bits) -> Memory {
+/// Stores the states of memories, if the store can be written.
+fn save(connection: &Connection, store: &Store, memories: &[Arc<Memory>]) -> Result<()> {
+    if store.database.read_only || memories.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<StoredState> = memories.iter().map(|memory| row(memory)).collect();
+    states::replace(connection, &store.database, &store.config.encoder.id, &rows)
+}
+
+fn remember(pending: Pending, encoded: Encoded, dim: usize, bits: Bits) -> Memory {
     Memory {
         codes: TokenCodes::encode(&encoded.states, dim, bits),
-        embedding: encoded.embedding.clone(),
+        embedding: encoded.embedding,
         turn: pending.turn,
         text: pending.text,
         content_hash: pending.content_hash,

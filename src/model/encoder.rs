@@ -12,7 +12,8 @@ use super::runtime;
 use crate::error::{Error, Result};
 use crate::rank::evidence::normalise;
 
-const WHAT: &str = "encoder (lethe_model_directory)";
+/// The longest query, in wordpieces: a question, not a document. Each piece is compared with each piece of hundreds of turns.
+const LONGEST_QUERY: usize = 1024;
 
 /// Tokens of one batch, padding included: enough to keep the cores busy, little enough to stay in cache.
 const BATCH_TOKENS: usize = 4096;
@@ -68,9 +69,10 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    pub fn open(setting: &str, library: &Path, threads: usize) -> Result<Self> {
-        let directory = ModelDirectory::read(setting, WHAT)?;
-        let tokenizer = open_tokenizer(&directory, WHAT)?;
+    /// Opens the model that `setting` names; `what` says in an error where that name came from.
+    pub fn open(setting: &str, what: &'static str, library: &Path, threads: usize) -> Result<Self> {
+        let directory = ModelDirectory::read(setting, what)?;
+        let tokenizer = open_tokenizer(&directory, what)?;
         let session = runtime::open(library, &directory.graph, threads)?;
         let (opening, closing) = special_pieces(&tokenizer)?;
         let identity = EncoderIdentity {
@@ -105,6 +107,10 @@ impl Encoder {
     /// Encodes one query by itself, behind the model's query prefix. Returns its pieces too.
     pub fn encode_query(&self, query: &str) -> Result<(Vec<Piece>, Encoded)> {
         let own = self.pieces(query)?;
+        if own.len() > LONGEST_QUERY {
+            let allowed = format!("at most {LONGEST_QUERY} wordpieces, about {} characters", 4 * LONGEST_QUERY);
+            return Err(Error::argument("query", format!("{} wordpieces long", own.len()), allowed));
+        }
         let input = Input { context: Vec::new(), own };
         let encoded = self.run(std::slice::from_ref(&input), &self.query_prefix)?;
         let first = encoded.into_iter().next().ok_or_else(|| Error::Model("no output for the query".into()))?;

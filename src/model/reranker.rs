@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use ort::session::Session;
-use tokenizers::Tokenizer;
+use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
 use super::directory::ModelDirectory;
 use super::encoder::{PaddedBatch, TypedPieces, open_tokenizer};
@@ -41,10 +41,15 @@ impl Reranker {
     /// A memory that does not fit next to the query is read in passages and scores as its best one (MaxP: Dai and Callan,
     /// SIGIR 2019). Pairs are run in batches of like length.
     pub fn score(&self, query: &str, memories: &[&str]) -> Result<Vec<f64>> {
+        let mut query = self.encode(query)?;
+        // Half of the input at most goes to the query; what a pair takes besides the memory is then known.
+        query.truncate(self.max_length / 2, 0, TruncationDirection::Right);
+        let besides = self.pair(&query, self.encode("")?)?.pieces.len();
+        let room = self.max_length.saturating_sub(besides).max(1);
         let mut pairs: Vec<(usize, TypedPieces)> = Vec::with_capacity(memories.len());
         for (memory, text) in memories.iter().enumerate() {
-            for pair in self.pairs(query, text)? {
-                pairs.push((memory, pair));
+            for passage in passages(self.encode(text)?, room) {
+                pairs.push((memory, self.pair(&query, passage)?));
             }
         }
         pairs.sort_by_key(|(memory, pair)| (pair.pieces.len(), *memory));
@@ -59,32 +64,15 @@ impl Reranker {
         Ok(scores)
     }
 
-    /// The pairs a memory is read in: one, or one for each passage.
-    fn pairs(&self, query: &str, text: &str) -> Result<Vec<TypedPieces>> {
-        let whole = self.pair(query, text)?;
-        if whole.pieces.len() <= self.max_length {
-            return Ok(vec![whole]);
-        }
-        // Half of the input at most goes to the query; what the pair takes besides the memory is then known.
-        let query = self.cut(query, self.max_length / 2)?.into_iter().next().unwrap_or_default();
-        let besides = self.pair(query, "")?.pieces.len();
-        let room = self.max_length.saturating_sub(besides).max(1);
-        self.cut(text, room)?.into_iter().map(|passage| self.pair(query, passage)).collect()
+    fn encode(&self, text: &str) -> Result<Encoding> {
+        self.tokenizer.encode(text, false).map_err(|error| Error::Model(error.to_string()))
     }
 
-    fn pair(&self, query: &str, text: &str) -> Result<TypedPieces> {
-        let encoding = self.tokenizer.encode((query, text), true).map_err(|error| Error::Model(error.to_string()))?;
-        Ok(TypedPieces { pieces: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec() })
-    }
-
-    /// Cuts a text into passages of at most `room` pieces.
-    fn cut<'a>(&self, text: &'a str, room: usize) -> Result<Vec<&'a str>> {
-        let encoding = self.tokenizer.encode(text, false).map_err(|error| Error::Model(error.to_string()))?;
-        let passages = encoding.get_offsets().chunks(room).filter_map(|pieces| {
-            let (start, end) = (pieces.first()?.0, pieces.last()?.1);
-            text.get(start..end)
-        });
-        Ok(passages.collect())
+    /// Query and passage with the special tokens around them.
+    fn pair(&self, query: &Encoding, passage: Encoding) -> Result<TypedPieces> {
+        let pair = self.tokenizer.post_process(query.clone(), Some(passage), true);
+        let pair = pair.map_err(|error| Error::Model(error.to_string()))?;
+        Ok(TypedPieces { pieces: pair.get_ids().to_vec(), types: pair.get_type_ids().to_vec() })
     }
 
     fn forward(&self, pairs: Vec<TypedPieces>) -> Result<Vec<f64>> {
@@ -100,4 +88,11 @@ impl Reranker {
             ))),
         }
     }
+}
+
+/// Cuts a text into passages of at most `room` pieces; one, if it fits.
+fn passages(mut text: Encoding, room: usize) -> Vec<Encoding> {
+    text.truncate(room, 0, TruncationDirection::Right);
+    let rest = text.take_overflowing();
+    std::iter::once(text).chain(rest).collect()
 }

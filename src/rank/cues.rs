@@ -1,5 +1,7 @@
 //! Cue clusters: kinds of question, found by k-means over the queries that were asked.
 
+use std::collections::BTreeSet;
+
 use linfa::DatasetBase;
 use linfa::traits::Fit;
 use linfa_clustering::KMeans;
@@ -22,7 +24,7 @@ pub fn assign<'a>(query: &[f32], centroids: impl IntoIterator<Item = &'a [f32]>)
     centroids.into_iter().enumerate().map(scored).min_by(Scored::best_first).map(|s| s.id)
 }
 
-/// Fits `clusters` unit centroids to `queries`, unit rows of `dim` values; fewer when there are fewer queries.
+/// Fits `clusters` unit centroids to `queries`, unit rows of `dim` values; fewer when fewer of them attract any query.
 ///
 /// Euclidean k-means, started by k-means++ from `seed`: on unit vectors the nearest centroid is the most similar one. The
 /// same input gives the same centroids. An error is k-means' own, in words.
@@ -44,7 +46,12 @@ pub fn fit(queries: &[f32], dim: usize, clusters: usize, seed: u64) -> Result<Ve
         normalise(&mut centroid);
         centroid
     };
-    Ok(model.centroids().rows().into_iter().map(unit).collect())
+    let mut centroids: Vec<Vec<f32>> = model.centroids().rows().into_iter().map(unit).collect();
+    let chosen: BTreeSet<usize> =
+        queries.chunks_exact(dim).filter_map(|query| assign(query, centroids.iter().map(Vec::as_slice))).collect();
+    let mut number = 0..;
+    centroids.retain(|_| number.next().is_some_and(|number| chosen.contains(&number)));
+    Ok(centroids)
 }
 
 #[cfg(test)]
@@ -79,6 +86,8 @@ mod tests {
     #[test]
     fn never_more_clusters_than_queries() {
         assert_eq!(fit(&[1.0, 0.0], 2, 30, 1).unwrap().len(), 1);
+        // the same question four times is one kind of question
+        assert_eq!(fit(&[0.6, 0.8].repeat(4), 2, 3, 1).unwrap().len(), 1);
         assert!(fit(&[], 2, 30, 1).unwrap().is_empty());
     }
 }

@@ -35,15 +35,22 @@ pub struct StoreConfig {
     pub template: String,
 }
 
-/// The table `store` of a database; empty if it holds no store.
-fn entries(connection: &Connection, database: &Database) -> Result<HashMap<String, String>> {
-    let exists: bool = connection.query_row(
-        "SELECT count(*) > 0 FROM duckdb_tables() \
-         WHERE database_name = ? AND schema_name = 'lethe' AND table_name = 'store'",
-        params![database.name],
-        |row| row.get(0),
-    )?;
-    if !exists {
+/// What retrieval cannot do without. Without the others it can answer, but not learn.
+const NEEDED: [&str; 5] = ["encoders", "turns", "states", "cues", "suppression"];
+const TABLES: [&str; 9] =
+    ["store", "encoders", "turns", "states", "retrievals", "cues", "suppression", "feedback", "adapters"];
+
+/// The names of the tables in a database's schema `lethe`.
+fn tables(connection: &Connection, database: &Database) -> Result<Vec<String>> {
+    let mut statement = connection
+        .prepare("SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'lethe'")?;
+    let names = statement.query_map(params![database.name], |row| row.get(0))?;
+    Ok(names.collect::<std::result::Result<_, _>>()?)
+}
+
+/// The table `store` of a database with those tables; empty if it holds no store.
+fn entries(connection: &Connection, database: &Database, tables: &[String]) -> Result<HashMap<String, String>> {
+    if !tables.iter().any(|table| table == "store") {
         return Ok(HashMap::new());
     }
     let mut statement = connection.prepare(&format!("SELECT key, value FROM {}", database.table("store")))?;
@@ -72,12 +79,16 @@ fn version(database: &Database, entries: &HashMap<String, String>) -> Result<i64
 
 /// What the store says of itself. An error when there is none, or one of another version.
 pub fn read(connection: &Connection, database: &Database) -> Result<StoreConfig> {
-    let mut entries = entries(connection, database)?;
+    let tables = tables(connection, database)?;
+    let mut entries = entries(connection, database, &tables)?;
     let found = version(database, &entries)?;
     if found == 0 {
         return Err(Error::NotAStore { store: database.name.clone() });
     }
     check_version(database, found)?;
+    if let Some(table) = NEEDED.into_iter().find(|needed| !tables.iter().any(|table| table == needed)) {
+        return Err(Error::MissingTable { store: database.name.clone(), table: table.to_owned() });
+    }
     let mut need = |key: &str| entries.remove(key).ok_or_else(|| broken(database, format!("no value for '{key}'")));
     Ok(StoreConfig {
         store_id: need("store_id")?,
@@ -112,7 +123,7 @@ fn read_encoder(connection: &Connection, database: &Database, id: &str) -> Resul
 
 /// Whether the database holds a store, of whatever version.
 pub fn is_store(connection: &Connection, database: &Database) -> Result<bool> {
-    Ok(!entries(connection, database)?.is_empty())
+    Ok(tables(connection, database)?.iter().any(|table| table == "store"))
 }
 
 fn check_version(database: &Database, found: i64) -> Result<()> {
@@ -124,23 +135,30 @@ fn check_version(database: &Database, found: i64) -> Result<()> {
     Err(Error::SchemaVersion { store: database.name.clone(), found, supported: VERSION, hint })
 }
 
-/// Makes the store, or brings it to the current schema version. What there is stays.
+/// Makes the store, or brings it to the current schema version, with every table. What there is stays.
 ///
 /// `initial` describes the store if it is made new. Everything happens in one transaction. Returns the version found.
 pub fn create(connection: &Connection, database: &Database, initial: Option<&StoreConfig>, now: i64) -> Result<i64> {
     database.require_writable("memory_create")?;
-    let found = version(database, &entries(connection, database)?)?;
+    let tables = tables(connection, database)?;
+    let found = version(database, &entries(connection, database, &tables)?)?;
     if found > VERSION {
         check_version(database, found)?;
     }
-    if found == VERSION {
+    if let (0, Some(table)) = (found, tables.iter().find(|table| TABLES.contains(&table.as_str()))) {
+        return Err(Error::ForeignTable { store: database.name.clone(), table: table.clone() });
+    }
+    let complete = TABLES.iter().all(|name| tables.iter().any(|table| table == name));
+    if found == VERSION && complete {
         return Ok(found);
     }
     if found == 0 && initial.is_none() {
         return Err(Error::NotAStore { store: database.name.clone() });
     }
     transaction(connection, || {
-        for migration in &MIGRATIONS[usize::try_from(found).unwrap_or_default()..] {
+        // A table that was dropped is put back by the migration that made it; those that are there are left alone.
+        let from = if complete { usize::try_from(found).unwrap_or_default() } else { 0 };
+        for migration in &MIGRATIONS[from..] {
             connection.execute_batch(&migration.replace("{store}", &database.quoted()))?;
         }
         if let Some(initial) = initial {

@@ -106,21 +106,28 @@ pub fn delete(connection: &Connection, database: &Database, turns: &[Uuid]) -> R
     Ok(connection.execute(&sql, [])?)
 }
 
-/// Deletes what was derived from turns that are no more, whoever deleted them. Returns the rows deleted.
+/// How many states `encoder` made.
+pub fn count(connection: &Connection, database: &Database, encoder: &str) -> Result<usize> {
+    let sql = format!("SELECT count(*) FROM {} WHERE encoder_id = ?", database.table("states"));
+    Ok(connection.query_row(&sql, params![encoder], |row| row.get::<_, u64>(0))? as usize)
+}
+
+/// Deletes what was derived from turns that are no more, whoever deleted them. Returns how many states there were.
 pub fn delete_orphans(connection: &Connection, database: &Database) -> Result<usize> {
     let turns = database.table("turns");
     transaction(connection, || {
-        let mut deleted = 0;
+        let mut states = 0;
         for table in DERIVED {
-            let table = database.table(table);
+            let orphans = format!("FROM {} WHERE turn_id NOT IN (SELECT turn_id FROM {turns})", database.table(table));
             // Looked for first: a DELETE of nothing would still write to the log of the database.
-            let sql = format!("SELECT count(*) FROM {table} WHERE turn_id NOT IN (SELECT turn_id FROM {turns})");
-            let orphans: u64 = connection.query_row(&sql, [], |row| row.get(0))?;
-            if orphans > 0 {
-                deleted += connection
-                    .execute(&format!("DELETE FROM {table} WHERE turn_id NOT IN (SELECT turn_id FROM {turns})"), [])?;
+            let count: u64 = connection.query_row(&format!("SELECT count(*) {orphans}"), [], |row| row.get(0))?;
+            if count > 0 {
+                connection.execute(&format!("DELETE {orphans}"), [])?;
+            }
+            if table == "states" {
+                states = count as usize;
             }
         }
-        Ok(deleted)
+        Ok(states)
     })
 }

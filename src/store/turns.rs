@@ -17,7 +17,7 @@ pub struct Turn {
     pub id: Uuid,
     pub session: Option<String>,
     pub speaker: Option<String>,
-    /// Microseconds since 1970, UTC; `None` when it is not known, or not finite.
+    /// Microseconds since 1970, UTC; `None` when it is not known. The infinities are DuckDB's: ±i64::MAX.
     pub said_at: Option<i64>,
     pub content: String,
 }
@@ -72,8 +72,13 @@ pub fn of_sessions(connection: &Connection, database: &Database, sessions: &[&Se
     let names: Vec<Parameter> = sessions.iter().filter_map(|session| (*session).clone().map(Parameter::Text)).collect();
     let places = vec!["?"; names.len()].join(",");
     let orphans = if sessions.iter().any(|session| session.is_none()) { "OR session_id IS NULL" } else { "" };
+    let said_at = format!(
+        "CASE WHEN isfinite(said_at) THEN epoch_us(said_at) WHEN said_at > 'epoch' THEN {0} ELSE -{0} END",
+        i64::MAX
+    );
+    let said_at = format!("CASE WHEN said_at IS NOT NULL THEN {said_at} END");
     let sql = format!(
-        "SELECT turn_id::VARCHAR, session_id, speaker, CASE WHEN isfinite(said_at) THEN epoch_us(said_at) END, content \
+        "SELECT turn_id::VARCHAR, session_id, speaker, {said_at}, content \
          FROM {} WHERE session_id IN (SELECT unnest([{places}]::VARCHAR[])) {orphans} \
          ORDER BY session_id NULLS FIRST, said_at NULLS FIRST, turn_id",
         database.table("turns")
