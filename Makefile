@@ -106,7 +106,7 @@ $(CACHE)/venv/duckdb-%/.ready: $(REQUIREMENTS) | tools
 
 $(call ready,$(TRIED)): | tools
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check duckdb==$(TRIED)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check duckdb==$(TRIED) duckdb-extension-ducklake==$(TRIED)
 	touch $@
 
 $(MODELS): $(SETUP) | $(call ready,$(NEWEST))

@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::host::{Arguments, Caller, Plan, TableFunction};
+use super::on_store::on_store;
 use super::value::{Type, Value};
 use crate::error::{Error, Result};
 use crate::memory::add::add;
@@ -52,19 +53,13 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         }
         one => vec![describe(one, &shared)?],
     };
-    let store = arguments.text("store")?;
-    let caller = caller.clone();
-    Ok(Plan {
-        columns: vec![("turn_id", Type::Uuid), ("store", Type::Varchar)],
-        run: Box::new(move || {
-            let connection = caller.engine.connect()?;
-            let store = caller.engine.store(&connection, store.as_deref(), &caller.search_path)?;
-            let now = now();
-            let turns: Vec<NewTurn> = described.iter().map(|described| new_turn(described, now)).collect();
-            let encoder = caller.settings.models.encoder()?;
-            let ids = add(&connection, &store, &encoder, &turns, caller.settings.progress)?;
-            Ok(ids.into_iter().map(|id| vec![id.into(), store.database.name.as_str().into()]).collect())
-        }),
+    let columns = vec![("turn_id", Type::Uuid), ("store", Type::Varchar)];
+    on_store(caller, arguments, columns, move |caller, connection, store| {
+        let now = now();
+        let turns: Vec<NewTurn> = described.iter().map(|described| new_turn(described, now)).collect();
+        let encoder = caller.settings.models.encoder()?;
+        let ids = add(connection, store, &encoder, &turns, caller.settings.progress)?;
+        Ok(ids.into_iter().map(|id| vec![id.into(), store.database.name.as_str().into()]).collect())
     })
 }
 

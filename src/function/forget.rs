@@ -1,6 +1,7 @@
 //! `memory_forget`: removes turns with everything derived from them.
 
 use super::host::{Arguments, Caller, Plan, TableFunction};
+use super::on_store::on_store;
 use super::value::Type;
 use crate::error::{Error, Result};
 use crate::memory::forget::{Forget, forget};
@@ -35,17 +36,10 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         let allowed = "at least one of turn_ids, session, before, filter (filter := 'true' forgets everything)";
         return Err(Error::argument("the call", "without a choice of turns", allowed));
     }
-    let store = arguments.text("store")?;
-    let caller = caller.clone();
-    Ok(Plan {
-        columns: vec![("store", Type::Varchar), ("table_name", Type::Varchar), ("removed", Type::BigInt)],
-        run: Box::new(move || {
-            let connection = caller.engine.connect()?;
-            let store = caller.engine.store(&connection, store.as_deref(), &caller.search_path)?;
-            let removed = forget(&caller.engine, &connection, &store, &request)?;
-            let row =
-                |(table, rows): (&str, usize)| vec![store.database.name.as_str().into(), table.into(), rows.into()];
-            Ok(removed.into_iter().map(row).collect())
-        }),
+    let columns = vec![("store", Type::Varchar), ("table_name", Type::Varchar), ("removed", Type::BigInt)];
+    on_store(caller, arguments, columns, move |caller, connection, store| {
+        let removed = forget(&caller.engine, connection, store, &request)?;
+        let row = |(table, rows): (&str, usize)| vec![store.database.name.as_str().into(), table.into(), rows.into()];
+        Ok(removed.into_iter().map(row).collect())
     })
 }

@@ -2,6 +2,7 @@
 
 pub mod arguments;
 mod host;
+mod on_store;
 pub mod settings;
 mod value;
 

@@ -1,6 +1,7 @@
 //! `memory_stats`: a store in numbers.
 
 use super::host::{Arguments, Caller, Plan, TableFunction};
+use super::on_store::on_store;
 use super::value::{Type, Value};
 use crate::error::Result;
 use crate::memory::statistics::statistics;
@@ -9,64 +10,57 @@ pub const FUNCTION: TableFunction =
     TableFunction { name: "memory_stats", positional: &[], named: &[("store", Type::Varchar)], bind };
 
 fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
-    let store = arguments.text("store")?;
-    let caller = caller.clone();
-    Ok(Plan {
-        columns: vec![
-            ("store", Type::Varchar),
-            ("read_only", Type::Boolean),
-            ("turns", Type::BigInt),
-            ("sessions", Type::BigInt),
-            ("encoded", Type::BigInt),
-            ("wordpieces", Type::BigInt),
-            ("state_bytes", Type::BigInt),
-            ("encoder", Type::Varchar),
-            ("encoder_id", Type::Varchar),
-            ("dim", Type::BigInt),
-            ("context", Type::BigInt),
-            ("code_bits", Type::BigInt),
-            ("template", Type::Varchar),
-            ("learning", Type::Varchar),
-            ("retrievals", Type::BigInt),
-            ("generation", Type::BigInt),
-            ("clusters", Type::BigInt),
-            ("suppressed", Type::BigInt),
-            ("feedback", Type::BigInt),
-            ("reranker", Type::Varchar),
-            ("note", Type::Varchar),
-        ],
-        run: Box::new(move || {
-            let connection = caller.engine.connect()?;
-            let store = caller.engine.store(&connection, store.as_deref(), &caller.search_path)?;
-            let statistics = statistics(&connection, &store)?;
-            let (counts, config) = (statistics.counts, &store.config);
-            let count = |count: u64| Value::from(i64::try_from(count).ok());
-            let reranker = Some(caller.settings.models.reranker.clone()).filter(|name| !name.is_empty());
-            let note =
-                statistics.learning_error.map(|error| format!("the last retrieval was not learned from: {error}"));
-            Ok(vec![vec![
-                store.database.name.as_str().into(),
-                store.database.read_only.into(),
-                count(counts.turns),
-                count(counts.sessions),
-                count(counts.encoded),
-                count(counts.pieces),
-                count(counts.state_bytes),
-                config.encoder.name.as_str().into(),
-                config.encoder.id.as_str().into(),
-                config.encoder.dim.into(),
-                config.encoder.context.into(),
-                config.encoder.code_bits.into(),
-                config.template.as_str().into(),
-                config.learning.as_str().into(),
-                count(counts.retrievals),
-                statistics.generation.into(),
-                count(counts.clusters),
-                count(counts.suppressed),
-                count(counts.feedback),
-                reranker.into(),
-                note.into(),
-            ]])
-        }),
+    let columns = vec![
+        ("store", Type::Varchar),
+        ("read_only", Type::Boolean),
+        ("turns", Type::BigInt),
+        ("sessions", Type::BigInt),
+        ("encoded", Type::BigInt),
+        ("wordpieces", Type::BigInt),
+        ("state_bytes", Type::BigInt),
+        ("encoder", Type::Varchar),
+        ("encoder_id", Type::Varchar),
+        ("dim", Type::BigInt),
+        ("context", Type::BigInt),
+        ("code_bits", Type::BigInt),
+        ("template", Type::Varchar),
+        ("learning", Type::Varchar),
+        ("retrievals", Type::BigInt),
+        ("generation", Type::BigInt),
+        ("clusters", Type::BigInt),
+        ("suppressed", Type::BigInt),
+        ("feedback", Type::BigInt),
+        ("reranker", Type::Varchar),
+        ("note", Type::Varchar),
+    ];
+    on_store(caller, arguments, columns, move |caller, connection, store| {
+        let statistics = statistics(connection, store)?;
+        let (counts, config) = (statistics.counts, &store.config);
+        let count = |count: u64| Value::from(i64::try_from(count).ok());
+        let reranker = Some(caller.settings.models.reranker.clone()).filter(|name| !name.is_empty());
+        let note = statistics.learning_error.map(|error| format!("the last retrieval was not learned from: {error}"));
+        Ok(vec![vec![
+            store.database.name.as_str().into(),
+            store.database.read_only.into(),
+            count(counts.turns),
+            count(counts.sessions),
+            count(counts.encoded),
+            count(counts.pieces),
+            count(counts.state_bytes),
+            config.encoder.name.as_str().into(),
+            config.encoder.id.as_str().into(),
+            config.encoder.dim.into(),
+            config.encoder.context.into(),
+            config.encoder.code_bits.into(),
+            config.template.as_str().into(),
+            config.learning.as_str().into(),
+            count(counts.retrievals),
+            statistics.generation.into(),
+            count(counts.clusters),
+            count(counts.suppressed),
+            count(counts.feedback),
+            reranker.into(),
+            note.into(),
+        ]])
     })
 }
