@@ -1,4 +1,5 @@
 """Conversations with questions about them, from the formats that bench/ reads; and how names and values are written in SQL."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 LOCOMO_KINDS = {1: "multi_hop", 2: "temporal", 3: "open_domain", 4: "single_hop", 5: "adversarial"}
@@ -122,7 +123,7 @@ def _locomo_start(text: str, turns: int) -> datetime | None:
 def _jsonl_turn(line: dict, number: int) -> Turn:
     said_at = datetime.fromisoformat(line["said_at"]) if line.get("said_at") else None
     if said_at and said_at.tzinfo:
-        said_at = said_at.astimezone(timezone.utc).replace(tzinfo=None)
+        said_at = said_at.astimezone(UTC).replace(tzinfo=None)
     return Turn(
         id=line.get("id", f"line {number}"),
         session=line.get("session_id"),

@@ -7,6 +7,7 @@
 
 What it says about a result is computed from that result.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -114,7 +115,7 @@ def same_evidence(questions: Sequence[Question]) -> list[Question]:
 
 
 def said_questions(conversation: Conversation) -> list[Question]:
-    """For data without questions: some that were asked in it."""
+    """For data without questions: some that were asked in it. Their first answer is often themselves."""
     said = (turn for turn in conversation.turns if turn.content.rstrip().endswith("?") and len(turn.content) > 30)
     return [Question(turn.id, turn.content, frozenset(), "said in the data") for turn in islice(said, QUESTIONS)]
 
@@ -143,17 +144,22 @@ def shown(value: Any) -> str:
             return " ".join(str(value).split())
 
 
+def shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 2].rstrip() + " …"
+
+
 def print_table(rows: Sequence[Row]) -> None:
     """Aligned columns; the last is shortened to fit the terminal."""
     if not rows:
-        return print("  (no rows)")
+        print("  (no rows)")
+        return
     lines = [list(rows[0])] + [[shown(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines)]
     room = max(20, WIDTH - 2 - sum(width + 2 for width in widths[:-1]))
     numeric = [all(isinstance(row[name], (int, float, type(None))) for row in rows) for name in rows[0]]
     for line in lines:
         cells = [cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(line, widths, numeric)]
-        print("  " + "  ".join([*cells[:-1], textwrap.shorten(cells[-1], room, placeholder=" …")]).rstrip())
+        print("  " + "  ".join([*cells[:-1], shortened(cells[-1].rstrip(), room)]).rstrip())
 
 
 def print_answers(rows: Iterable[Row], evidence: set[UUID], origin: Sequence[str] = ("speaker", "said_at")) -> None:
@@ -161,7 +167,7 @@ def print_answers(rows: Iterable[Row], evidence: set[UUID], origin: Sequence[str
     for row in rows:
         mark = "✓" if row["turn_id"] in evidence else " "
         who = ", ".join(shown(row[name]) for name in origin if row[name] is not None)
-        text = textwrap.shorten(f"{who}: {shown(row['content'])}", 2 * WIDTH - 30, placeholder=" …")
+        text = shortened(f"{who}: {shown(row['content'])}", 2 * WIDTH - 20)
         print(textwrap.fill(text, WIDTH, initial_indent=f"{mark}{row['rank']:2}  ", subsequent_indent="     "))
         print(f"     └ {reason(row)}")
 
@@ -226,8 +232,8 @@ def fill(session: Session, source: Source, folder: Path) -> None:
             session.run(f"""
                 INSERT INTO {store}.lethe.turns ({columns})
                 SELECT session_id, speaker, said_at, content, json_object('id', id)
-                FROM read_json({literal(str(short(source.jsonl)))}, format := 'newline_delimited',
-                  columns := {{id: 'VARCHAR', session_id: 'VARCHAR', speaker: 'VARCHAR', said_at: 'TIMESTAMP', content: 'VARCHAR'}});
+                FROM read_json({literal(str(short(source.jsonl)))}, format := 'newline_delimited', columns := {{
+                  id: 'VARCHAR', session_id: 'VARCHAR', speaker: 'VARCHAR', said_at: 'TIMESTAMP', content: 'VARCHAR'}});
             """)
         )
     else:
@@ -242,7 +248,7 @@ def fill(session: Session, source: Source, folder: Path) -> None:
 
 
 def ask(session: Session, source: Source, questions: Iterable[Question]) -> None:
-    say("✓ marks what the data set calls evidence. Below each answer stands what put it there.")
+    say("Below each answer stands what put it there. ✓ marks what the data set says the answer is in, if it says so.")
     found, known = 0, 0
     for question in questions:
         rows = session.retrieve(question, ANSWERS)
@@ -263,9 +269,11 @@ Pool = dict[UUID, Row]
 
 
 def learn(session: Session, source: Source, paraphrases: list[Question]) -> None:
-    say("By default every candidate is judged by token evidence, and how words and vectors ranked them decides nothing. With "
+    say(
+        "By default every candidate is judged by token evidence, and how words and vectors ranked them decides nothing. With "
         "a smaller pool it decides who is judged. Who stood high in the pool and fell when judged is suppressed, for "
-        "questions of that kind, and stands lower the next time.")
+        "questions of that kind, and stands lower the next time."
+    )
     session.run(f"SET lethe_pool = {POOL};")
     print_suppression(session, source)
     evidence = [session.evidence(question, [source.store]) for question in paraphrases]
@@ -319,46 +327,60 @@ def feed_back(
     Evidence is used; for data without any, the best answer is said to be.
     """
     print()
-    say(f"Feedback: of each answer the evidence was used, if it was there, and the first {IGNORED} others were not."
-        if any(evidence) else f"Feedback, made up: of each answer the first was used and the next {IGNORED} were not.")
+    if any(evidence):
+        say(f"Feedback: of each answer the evidence was used, if it was there, and the first {IGNORED} others were not.")
+    else:
+        say(f"Feedback, made up: of each answer the first was used and the next {IGNORED} were not.")
     ignored: list[UUID] = []
     for retrieval, pool, right in zip(retrievals, pools, evidence):
         ranked = sorted(pool, key=lambda turn: pool[turn]["rank"])
         used = [turn for turn in ranked if turn in right] if any(evidence) else ranked[:1]
         others = [turn for turn in ranked if turn not in used][:IGNORED]
-        lists = [f"{name} := [{', '.join(literal(str(turn)) for turn in turns)}]" for name, turns in (("used", used), ("ignored", others)) if turns]
-        print_table(session.run(f"CALL memory_feedback({literal(str(retrieval))},\n  " + ",\n  ".join(lists) + ");"))
+        lists = "".join(f",\n  {name} := {id_list(turns)}" for name, turns in (("used", used), ("ignored", others)) if turns)
+        print_table(session.run(f"CALL memory_feedback({literal(str(retrieval))}{lists});"))
         ignored += [turn for turn in others if turn not in ignored]
     return ignored
 
 
+def id_list(turns: Iterable[UUID]) -> str:
+    return "[" + ", ".join(literal(str(turn)) for turn in turns) + "]"
+
+
 def print_effect(cause: str, moments: list[list[Pool]], evidence: list[set[UUID]], suppressed: list[UUID]) -> None:
-    """How the suppressed turns, and the evidence, moved from the first moment to the second."""
-    before, after = moments
-    numbers = range(len(before))
-    everything = set().union(*evidence)
+    """How the suppressed turns, and the evidence, moved in the pools from the first moment to the second."""
+    # Each question's pool before and after.
+    courses = list(zip(*moments))
     content = {turn: row["content"] for pools in moments for pool in pools for turn, row in pool.items()}
+    right = set().union(*evidence)
 
-    def move(number: int, turn: UUID, rank: str) -> tuple[int | None, int | None]:
-        return tuple(pools[number][turn][rank] if turn in pools[number] else None for pools in moments)
-
-    watched = [turn for turn in dict.fromkeys([*suppressed, *everything]) if turn in content]
     print()
     say(f"Rank in the pool before → after {cause}, question by question. – is out of the pool; ✓ is evidence.")
-    print_table([
-        {f"question {number + 1}": arrow(move(number, turn, "pool_rank")) for number in numbers}
-        | {"turn": ("✓ " if turn in everything else "") + content[turn]}
-        for turn in watched
-    ])
-    ranks = [move(number, turn, "pool_rank") for turn in suppressed for number in numbers]
-    places = [tuple(rank or POOL + 1 for rank in move) for move in ranks if any(move)]
-    fell, rose = sum(b > a for a, b in places), sum(b < a for a, b in places)
-    replaced = sum(len(before[number].keys() - after[number].keys()) for number in numbers)
-    say(f"Of their {len(places)} places the suppressed turns fell in {fell} and rose in {rose}; "
-        f"{replaced} of the {sum(map(len, before))} members of the pools were replaced by others.")
-    if everything:
-        best = [[min((pools[n][turn]["rank"] for turn in evidence[n] if turn in pools[n]), default=None) for pools in moments] for n in numbers]
+    rows = []
+    for turn in dict.fromkeys([*suppressed, *right]):
+        if turn in content:
+            ranks = {f"question {n}": arrow(pool_ranks(turn, course)) for n, course in enumerate(courses, 1)}
+            rows.append(ranks | {"turn": ("✓ " if turn in right else "") + content[turn]})
+    print_table(rows)
+
+    standings = [pool_ranks(turn, course) for turn in suppressed for course in courses]
+    places = [[POOL + 1 if rank is None else rank for rank in ranks] for ranks in standings if any(ranks)]
+    fell, rose = sum(after > before for before, after in places), sum(after < before for before, after in places)
+    replaced = sum(len(before.keys() - after.keys()) for before, after in courses)
+    say(
+        f"Of their {len(places)} places the suppressed turns fell in {fell} and rose in {rose}. In the pools, {replaced} of "
+        f"{sum(map(len, moments[0]))} members were replaced."
+    )
+    if right:
+        best = [[best_rank(pool, turns) for pool in course] for course, turns in zip(courses, evidence)]
         say("The best evidence in the answers, before → after: " + "; ".join(f"rank {arrow(ranks)}" for ranks in best) + ".")
+
+
+def pool_ranks(turn: UUID, course: Sequence[Pool]) -> list[int | None]:
+    return [pool[turn]["pool_rank"] if turn in pool else None for pool in course]
+
+
+def best_rank(pool: Pool, turns: set[UUID]) -> int | None:
+    return min((pool[turn]["rank"] for turn in turns if turn in pool), default=None)
 
 
 def arrow(ranks: Iterable[int | None]) -> str:
@@ -385,19 +407,26 @@ def statistics(session: Session, sources: list[Source]) -> None:
     print_table([{"": name, **{row["store"]: shown(row[name]) for row in rows}} for name in rows[0] if name != "store"])
 
 
-def how_to_go_on(extension: Path, sources: list[Source], folder: Path, kept: bool) -> None:
-    store = identifier(sources[0].store)
-    file = folder / f"{sources[0].store}.db"
-    say(f"The stores are kept in {folder}: plain DuckDB files." if kept else "These stores were temporary; --store DIR keeps them.")
-    print(textwrap.indent(textwrap.dedent(f"""
-        $ duckdb -unsigned
-        LOAD {literal(str(extension))};
-        ATTACH {literal(str(file) if kept else 'mine.db')} AS {store};  USE {store};
-        CALL memory_create();                     -- makes a store, or leaves one as it is
-        FROM memory_add('The tomatoes went in on 3 May', session := 's1', speaker := 'Ana');
-        FROM memory_retrieve('when did we plant the tomatoes?', 5, explain := true);
-        FROM duckdb_settings() WHERE name LIKE 'lethe_%';
-    """), "  "))
+NEXT_STEPS = """
+  $ duckdb -unsigned
+  LOAD {extension};
+  ATTACH {file} AS {store};  USE {store};
+  CALL memory_create();                     -- makes a store, or leaves one as it is
+  FROM memory_add('The tomatoes went in on 3 May', session := 's1', speaker := 'Ana');
+  FROM memory_retrieve('when did we plant the tomatoes?', 5, explain := true);
+  FROM duckdb_settings() WHERE name LIKE 'lethe_%';
+"""
+
+
+def how_to_go_on(extension: Path, kept: Path | None) -> None:
+    """`kept` is the file of a store that stays."""
+    say(
+        f"The stores are kept in {kept.parent}: plain DuckDB files."
+        if kept
+        else "The stores were temporary; --store DIR keeps them."
+    )
+    store, file = (identifier(kept.stem), str(kept)) if kept else ("mine", "mine.db")
+    print(NEXT_STEPS.format(extension=literal(str(extension)), file=literal(file), store=store))
 
 
 def short(path: Path) -> Path:
@@ -425,7 +454,7 @@ def run(tour: Tour, extension: Path, folder: Path, kept: bool) -> None:
     heading("5  What the stores hold")
     statistics(session, tour.sources)
     heading("6  How to go on")
-    how_to_go_on(short(extension), tour.sources, folder, kept)
+    how_to_go_on(short(extension), folder / f"{first.store}.db" if kept else None)
     session.connection.close()
 
 

@@ -10,6 +10,7 @@ over the questions of all categories but the adversarial) and macro (the mean of
 The rules named after their formula are asked with every turn in the pool and 8-bit codes, so that they can be compared with an
 implementation that ranks everything (`--expected`). `default` is a store and a ranking with no option touched.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -114,8 +115,7 @@ def fill(connection: duckdb.DuckDBPyConnection, file: Path, conversation: Conver
         f"INSERT INTO {store}.lethe.turns (turn_id, session_id, speaker, said_at, content, metadata) VALUES (?, ?, ?, ?, ?, ?)",
         rows,
     )
-    (speed,) = connection.execute("SELECT turns_per_second FROM memory_sync()").fetchone()
-    return speed
+    return connection.execute("SELECT turns_per_second FROM memory_sync()").fetchall()[0][0]
 
 
 def turn_id(place: int) -> UUID:
@@ -147,8 +147,7 @@ def judge(conversation: Conversation, questions: list[Question], answers: dict[s
         # By rank, so that equal scores stay in lethe's order.
         ranking += [ir_measures.ScoredDoc(question.id, str(turn), -rank) for rank, turn in enumerate(answer)]
     values = {
-        (metric.query_id, metric.measure): metric.value
-        for metric in ir_measures.iter_calc(MEASURES.values(), relevance, ranking)
+        (metric.query_id, metric.measure): metric.value for metric in ir_measures.iter_calc(MEASURES.values(), relevance, ranking)
     }
     for question in questions:
         yield question.kind, [values[question.id, measure] for measure in MEASURES.values()]
@@ -191,25 +190,24 @@ def evaluate(variant: Variant, conversations: list[Conversation], extension: Pat
 
 def print_table(outcomes: list[Outcome]) -> None:
     titles = " ".join(f"{name:>9}" for name in MEASURES)
-    print(f"\n{'':22} {titles}")
     for scope in ("micro", "macro"):
-        print(scope)
+        print(f"\n{scope:29}{titles}")
         for outcome in outcomes:
             for rule, report in outcome.reports.items():
-                print(f"  {outcome.variant.label(rule):20} {' '.join(f'{score:9.4f}' for score in report[scope])}")
+                print(f"  {outcome.variant.label(rule):27}{' '.join(f'{score:9.4f}' for score in report[scope])}")
 
 
 def print_differences(outcomes: list[Outcome], expected: list[dict]) -> None:
     """What was measured less what was expected, where a file has the same rule and context."""
-    print("\ndifference to what is expected")
+    print("\ndifference to what was expected")
     for outcome in outcomes:
         for reference in (e for e in expected if e["context"] == outcome.variant.context):
-            for rule in outcome.reports.keys() & reference["rules"].keys():
+            for rule in (rule for rule in outcome.reports if rule in reference["rules"]):
                 for scope in ("micro", "macro"):
                     measured = dict(zip(MEASURES, outcome.reports[rule][scope]))
                     wanted = dict(zip(reference["columns"], reference["rules"][rule][scope]))
                     differences = " ".join(f"{measured[name] - wanted[name]:+9.4f}" for name in MEASURES)
-                    print(f"  {outcome.variant.label(rule):20} {scope} {differences}")
+                    print(f"  {outcome.variant.label(rule) + ', ' + scope:27}{differences}")
 
 
 def print_results(outcomes: list[Outcome]) -> None:
