@@ -189,25 +189,30 @@ def evaluate(variant: Variant, conversations: list[Conversation], extension: Pat
 
 
 def print_table(outcomes: list[Outcome]) -> None:
-    titles = " ".join(f"{name:>9}" for name in MEASURES)
     for scope in ("micro", "macro"):
-        print(f"\n{scope:29}{titles}")
+        print_row(scope, [f"{name:>9}" for name in MEASURES])
         for outcome in outcomes:
             for rule, report in outcome.reports.items():
-                print(f"  {outcome.variant.label(rule):27}{' '.join(f'{score:9.4f}' for score in report[scope])}")
+                print_row(f"  {outcome.variant.label(rule)}", [f"{score:9.4f}" for score in report[scope]])
+        print()
 
 
 def print_differences(outcomes: list[Outcome], expected: list[dict]) -> None:
     """What was measured less what was expected, where a file has the same rule and context."""
-    print("\ndifference to what was expected")
+    print_row("less what was expected", [f"{name:>9}" for name in MEASURES])
     for outcome in outcomes:
         for reference in (e for e in expected if e["context"] == outcome.variant.context):
             for rule in (rule for rule in outcome.reports if rule in reference["rules"]):
                 for scope in ("micro", "macro"):
                     measured = dict(zip(MEASURES, outcome.reports[rule][scope]))
                     wanted = dict(zip(reference["columns"], reference["rules"][rule][scope]))
-                    differences = " ".join(f"{measured[name] - wanted[name]:+9.4f}" for name in MEASURES)
-                    print(f"  {outcome.variant.label(rule) + ', ' + scope:27}{differences}")
+                    differences = [f"{measured[name] - wanted[name]:+9.4f}" for name in MEASURES]
+                    print_row(f"  {outcome.variant.label(rule)}, {scope}", differences)
+    print()
+
+
+def print_row(title: str, cells: list[str]) -> None:
+    print(f"{title:30}{' '.join(cells)}")
 
 
 def print_results(outcomes: list[Outcome]) -> None:
