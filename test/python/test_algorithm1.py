@@ -13,7 +13,9 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from support import START, connect, count, insert, one, rows, turn_id, value
+from support import MODELS, START, connect, count, insert, one, rows, turn_id, value
+from test_models import DEFAULT, cross_encoder
+from tokenizers import Tokenizer
 
 #: Six turns that share words, so that words, vectors and token evidence disagree about their order.
 TURNS = [
@@ -432,3 +434,60 @@ def test_feedback_takes_the_ids_that_a_retrieval_gave(learner):
     told = rows(learner, "FROM memory_feedback(?, ignored := ?)", [asked[0]["retrieval_id"], [asked[0]["turn_id"]]])
     assert [r["turn_id"] for r in told] == [asked[0]["turn_id"]]
     assert rows(learner, "FROM memory_forget(turn_ids := ?)", [[asked[0]["turn_id"]]])[0]["removed"] == 1
+
+
+# Every number by hand -------------------------------------------------------------------------------
+
+#: Of four turns of three words each, asked for "apple pear plum". By words alone (weight 1 in z-score fusion) the more and rarer
+#: words a turn shares, the higher it stands; the last shares none, which counts as much as the least that was found, and equal
+#: scores go by turn_id. So r_init is 1, 2, 3, 4.
+#:
+#: The reranker's logit is 3 + the sum over shared words of  apple −2, pear −1, plum −2:
+#:
+#:     apple pear plum   3 − 2 − 1 − 2 = −2    r_final 4
+#:     apple pear fig    3 − 2 − 1     =  0    r_final 3
+#:     apple fig fig     3 − 2         =  1    r_final 2
+#:     fig fig fig       3             =  3    r_final 1
+#:
+#: With η = .1 and P = 4, and σ(2) = 1 / (1 + e^−2) = .880797, σ(0) = .5, σ(−1) = 1 / (1 + e) = .268941:
+#:
+#:     rank_gap   .1 · (4 − 1)/4 · .880797 = .0660598    .1 · (3 − 2)/4 · .5 = .0125    0 (it rose)    0 (it rose)
+#:     uniform    .1 · (1 − 1/4) · .880797 = .0660598    .1 · (1 − 2/4) · .5 = .025
+#:                .1 · (1 − 3/4) · .268941 = .00672353   .1 · (1 − 4/4) · σ(−3) = 0
+#:
+#: Asked again, each pays α = .3 of its suppression in standard deviations of the pool, which is far less than what is between them.
+#: But under the uniform rule the third pays too, and so falls behind the fourth, which has the same score: now it is the
+#: fourth that adds .1 · (1 − 3/4) · σ(−3) = .025 · .0474259 = .00118565, and the third nothing.
+FRUIT = ["apple pear plum", "apple pear fig", "apple fig fig", "fig fig fig"]
+WORTH = {"apple": -2.0, "pear": -1.0, "plum": -2.0}
+BY_HAND = {"rank_gap": [0.0660598, 0.0125], "uniform": [0.0660598, 0.025, 0.00672353]}
+TWICE = {"rank_gap": [0.1321196, 0.025], "uniform": [0.1321196, 0.05, 0.00672353, 0.00118565]}
+
+
+@pytest.mark.parametrize("rule", ["rank_gap", "uniform"])
+def test_every_number_by_hand(tmp_path, rule):
+    tokenizer = Tokenizer.from_file(str(MODELS / DEFAULT / "tokenizer.json"))
+    table = np.zeros(tokenizer.get_vocab_size(), np.float32)
+    for word, worth in WORTH.items():
+        table[tokenizer.token_to_id(word)] = worth
+    folder = cross_encoder(tmp_path / "reranker", table=table, bias=3.0)
+    connection = connect()
+    connection.execute(f"CALL memory_create(learning := '{rule}', template := 'plain')")
+    connection.execute(f"SET lethe_reranker_directory = '{folder}'; SET lethe_fusion = 'zscore'; SET lethe_word_weight = 1")
+    insert(connection, [(turn_id(n), None, None, None, text) for n, text in enumerate(FRUIT)])
+    asked = ask(connection, "apple pear plum", k=4)
+    assert [(r["content"], r["pool_rank"], r["reranker_score"]) for r in asked] == [
+        ("fig fig fig", 4, 3.0),
+        ("apple fig fig", 3, 1.0),
+        ("apple pear fig", 2, 0.0),
+        ("apple pear plum", 1, -2.0),
+    ]
+    assert_learned(connection, BY_HAND[rule])
+    ask(connection, "apple pear plum", k=4)
+    assert_learned(connection, TWICE[rule])
+    connection.close()
+
+
+def assert_learned(connection, by_hand):
+    learned = {(str(turn), cluster): score for (turn, cluster), score in suppression(connection).items()}
+    close(learned, {(turn_id(n), 0): score for n, score in enumerate(by_hand)})

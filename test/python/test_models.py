@@ -334,15 +334,15 @@ def worth():
     return table
 
 
-def cross_encoder(folder, output="one", inputs=("input_ids", "attention_mask", "token_type_ids")):
-    """A graph whose logit is  BIAS + Σ over the memory's wordpieces j: worth[j] · (how often j is in the question).
+def cross_encoder(folder, output="one", inputs=("input_ids", "attention_mask", "token_type_ids"), table=None, bias=BIAS):
+    """A graph whose logit is  bias + Σ over the memory's wordpieces j: worth[j] · (how often j is in the question).
 
     Like BERT it has a table of positions, and fails on an input that is longer than that.
     """
     constants = {
-        "worth": worth(),
+        "worth": worth() if table is None else table,
         "positions": np.zeros((1, LONGEST), np.float32),
-        "bias": np.array([[BIAS]], np.float32),
+        "bias": np.array([[bias]], np.float32),
         "one": np.array(1, np.int64),
         "first": np.array([0], np.int64),
         "axis": np.array([1], np.int64),
