@@ -29,6 +29,9 @@ pub fn forget(
     if let Some(predicate) = &request.filter.predicate {
         turns::check_predicate(engine.instance(), connection, database, predicate)?;
     }
+    // A synchronisation that is under way has read the turns and will write what it made of them: it goes first, so that its
+    // states are among those deleted here. And so that neither conflicts with the other.
+    let _synchronised = store.index()?;
     let _alone = store.learning()?;
     transaction(connection, || {
         let matching = turns::matching(connection, database, &request.filter, None)?;

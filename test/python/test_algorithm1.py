@@ -9,6 +9,7 @@ cross-encoder, the final score in standard deviations of the pool.
 """
 
 import math
+import shutil
 from datetime import timedelta
 
 import numpy as np
@@ -31,27 +32,37 @@ OTHER = "what did we eat?"
 ETA, POOL = 0.1, len(TURNS)
 
 
-def made(learning):
-    connection = connect()
-    connection.execute(f"CALL memory_create(learning := '{learning}')")
+@pytest.fixture(scope="module")
+def turns_file(tmp_path_factory):
+    """A store with the turns, encoded, and never asked. Copy it, do not open it."""
+    path = tmp_path_factory.mktemp("algorithm") / "turns.db"
+    connection = connect(path)
+    connection.execute("CALL memory_create()")
     insert(connection, [(turn_id(n), "s", None, START + timedelta(hours=n), text) for n, text in enumerate(TURNS)])
     connection.execute("CALL memory_sync()")
+    connection.close()
+    return path
+
+
+def made(file, folder, learning):
+    connection = connect(shutil.copy(file, folder / "turns.db"))
+    connection.execute(f"CALL memory_create(learning := '{learning}')")
     return connection
 
 
 class Learner:
     """A connection with the rule it learns by."""
 
-    def __init__(self, rule):
-        self.connection, self.rule = made(rule), rule
+    def __init__(self, file, folder, rule):
+        self.connection, self.rule = made(file, folder, rule), rule
 
     def __getattr__(self, name):
         return getattr(self.connection, name)
 
 
 @pytest.fixture(params=["uniform", "rank_gap"])
-def learner(request):
-    learner = Learner(request.param)
+def learner(request, turns_file, tmp_path):
+    learner = Learner(turns_file, tmp_path, request.param)
     yield learner
     learner.close()
 
@@ -120,7 +131,7 @@ def test_the_first_retrieval(learner):
     close(suppression(learner), {(turn, 0): delta for turn, delta in expected.items()}, 1e-7)
     shown = rows(learner, "FROM memory_suppression()")
     assert {(r["turn_id"], r["cue_cluster"], r["hits"], r["store"]) for r in shown} == {
-        (turn, 0, 1, "memory") for turn in expected
+        (turn, 0, 1, "turns") for turn in expected
     }
     close({r["turn_id"]: r["score"] for r in shown}, expected, 1e-7)
     close({r["turn_id"]: r["counts_now"] for r in shown}, expected)
@@ -197,9 +208,9 @@ def test_the_cap(learner):
 
 
 @pytest.fixture(scope="module")
-def judged():
+def judged(turns_file, tmp_path_factory):
     """A store for tests that set the suppression by hand and learn nothing."""
-    connection = made("rank_gap")
+    connection = made(turns_file, tmp_path_factory.mktemp("judged"), "rank_gap")
     yield connection
     connection.close()
 

@@ -1,6 +1,9 @@
 """Whatever was done to `lethe.turns`, and in whatever order: the states are those of a fresh store with the same turns."""
 
 import random
+import shutil
+import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -224,16 +227,29 @@ def test_random_changes(tmp_path, tokenizer, seed, options):
 # One change at a time -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def talk(memory):
-    """Session c of twelve turns, of about fifteen wordpieces each, an hour apart; and a short session d."""
+@pytest.fixture(scope="module")
+def talk_file(tmp_path_factory):
+    """Session c of twelve turns, of about fifteen wordpieces each, half an hour apart; and a short session d. Encoded."""
+    path = tmp_path_factory.mktemp("talk") / "talk.db"
+    connection = connect(path)
+    connection.execute("CALL memory_create()")
     turns = [
         (turn_id(n), "c", "Ana" if n % 2 else "Ben", START + timedelta(hours=n / 2), text)
         for n, (*_, text) in enumerate(chatter(12, 7, words=(9, 10)))
     ]
-    insert(memory, turns + [(turn_id(50 + n), "d", "Cem", START, f"short {n}") for n in range(3)])
-    memory.execute("CALL memory_sync()")
-    return memory
+    insert(connection, turns + [(turn_id(50 + n), "d", "Cem", START, f"short {n}") for n in range(3)])
+    connection.execute("CALL memory_sync()")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def talk(talk_file, tmp_path):
+    """A connection to a copy of it, that knows what is there."""
+    connection = connect(shutil.copy(talk_file, tmp_path / "talk.db"))
+    connection.execute("CALL memory_sync()")
+    yield connection
+    connection.close()
 
 
 def changed(connection, tokenizer, sql, parameters=None):
@@ -297,6 +313,24 @@ def test_a_forgotten_word_lives_in_no_state(talk):
     after = states(talk)
     for turn in left:
         assert left[turn]["content_hash"] == after[turn]["content_hash"] == before[turn]["content_hash"]
+
+
+def test_a_turn_forgotten_while_it_is_being_encoded_lives_in_no_state(memory):
+    """When both calls have returned, no state was computed from the forgotten turn, whichever of them came first."""
+    memory.execute("CALL memory_create(context := 12)")
+    turns = [(turn_id(n), "c", "Ana", START + timedelta(minutes=n), text) for n, (*_, text) in enumerate(chatter(150, 9))]
+    insert(memory, turns)
+    syncing = threading.Thread(target=lambda cursor: cursor.execute("CALL memory_sync()"), args=[memory.cursor()])
+    syncing.start()
+    time.sleep(0.2)
+    rows(memory, "FROM memory_forget(turn_ids := ?)", [[turn_id(n) for n in range(0, 150, 10)]])
+    syncing.join()
+    stored, other = states(memory), fresh(memory, context=12)
+    wanted = states(other)
+    other.close()
+    assert set(stored) <= set(wanted) and len(wanted) == 135
+    stale = [str(turn) for turn, row in stored.items() if row["content_hash"] != wanted[turn]["content_hash"]]
+    assert stale == []
 
 
 def test_a_change_made_before_the_process_began_is_an_update(store_file):
