@@ -88,7 +88,7 @@ pub fn create(
     config.learning = request.learning.clone().unwrap_or(config.learning);
     config.template = request.template.clone().unwrap_or(config.template);
     if config != before {
-        schema::update(connection, database, &config)?;
+        schema::update(connection, database, &before, &config)?;
     }
     Ok(Created { config, found })
 }

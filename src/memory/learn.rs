@@ -38,8 +38,8 @@ pub struct QueryCue {
 }
 
 /// c(q): the cue cluster a query belongs to; cluster 0 before the first clustering.
-pub fn cue(connection: &Connection, place: &Place, embedding: &[f32]) -> Result<QueryCue> {
-    let cues = learning::cues(connection, &place.store.database)?;
+pub fn cue(connection: &Connection, store: &Store, embedding: &[f32]) -> Result<QueryCue> {
+    let cues = learning::cues(connection, &store.database)?;
     let fitting = cues.centroids.iter().all(|centroid| centroid.len() == embedding.len());
     let cluster = if fitting { cues::assign(embedding, cues.centroids.iter().map(Vec::as_slice)) } else { None };
     Ok(QueryCue { cluster: to_i64(cluster.unwrap_or(0)), generation: cues.generation, clustered_queries: cues.queries })
@@ -61,8 +61,6 @@ pub struct Lesson<'a> {
     pub query: &'a Query<'a>,
     /// The reranked pool.
     pub members: &'a [(Candidate, PoolMember)],
-    /// The query's cluster in each store of the scope.
-    pub cues: &'a [QueryCue],
 }
 
 /// Remembers the retrieval and blames its distractors, in every store of the scope that learns and can be written.
@@ -82,7 +80,9 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lesson: &Less
     if store.database.read_only {
         return Ok(());
     }
-    let (cue, now) = (lesson.cues[number], now());
+    let embedding = &lesson.query.encoded.embedding;
+    // Asked again, because another retrieval may have refitted the clusters since the answer was made.
+    let (cue, now) = (cue(connection, store, embedding)?, now());
     let depth = lesson.members.len().min(knobs.learning_depth);
     let blamed: HashMap<Uuid, f64> = lesson.members[..depth]
         .iter()
@@ -91,7 +91,6 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lesson: &Less
         .filter(|(_, delta)| *delta > 0.0)
         .collect();
     let asked = transaction(connection, || {
-        let embedding = &lesson.query.encoded.embedding;
         let (id, query, cluster) = (lesson.retrieval, lesson.query.text, cue.cluster);
         let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster };
         let asked = learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)?;

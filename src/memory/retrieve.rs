@@ -105,7 +105,7 @@ fn answer(
     let ranking = rerank(scope, query, &pool, reranker, asker.knobs)?;
     let answers = rows(scope, &sources, &pool, &ranking, retrieval, request.k)?;
     if request.learn {
-        let lesson = Lesson { retrieval, query, members: &ranking.members(&pool), cues: &pool.clusters };
+        let lesson = Lesson { retrieval, query, members: &ranking.members(&pool) };
         learn::learn(connection, scope, &lesson, asker.knobs);
     }
     Ok(answers)
@@ -170,7 +170,7 @@ fn suppress(
     let clusters = scope
         .places
         .iter()
-        .map(|place| learn::cue(connection, place, &query.encoded.embedding))
+        .map(|place| learn::cue(connection, &place.store, &query.encoded.embedding))
         .collect::<Result<Vec<_>>>()?;
     let held = held_against(connection, scope, &clusters, knobs)?;
     let (_, deviation) = moments(&fused.iter().map(|scored| scored.score).collect::<Vec<_>>());

@@ -175,16 +175,23 @@ pub fn create(connection: &Connection, database: &Database, initial: Option<&Sto
     Ok(found)
 }
 
-/// Changes what an existing store says of itself, in one transaction. States of another encoder are dropped: they cannot be
-/// compared with, and are made anew.
-pub fn update(connection: &Connection, database: &Database, config: &StoreConfig) -> Result<()> {
+/// Changes what an existing store says of itself, in one transaction.
+///
+/// With another encoder, the states of the old one go and are made anew, and what was learned of the questions as it saw them goes:
+/// vectors of two encoders cannot be compared, however wide they are. The questions stay, without their vectors, and the feedback.
+pub fn update(connection: &Connection, database: &Database, before: &StoreConfig, config: &StoreConfig) -> Result<()> {
     database.require_writable("memory_create")?;
     transaction(connection, || {
         put(connection, database, "learning", &config.learning)?;
         put(connection, database, "template", &config.template)?;
         put_encoder(connection, database, &config.encoder)?;
-        let sql = format!("DELETE FROM {} WHERE encoder_id <> ?", database.table("states"));
-        connection.execute(&sql, params![config.encoder.id])?;
+        if before.encoder.id != config.encoder.id {
+            for table in ["states", "cues", "suppression"] {
+                connection.execute(&format!("DELETE FROM {}", database.table(table)), [])?;
+            }
+            let retrievals = database.table("retrievals");
+            connection.execute(&format!("UPDATE {retrievals} SET embedding = []::FLOAT[], cluster_id = 0"), [])?;
+        }
         Ok(())
     })
 }

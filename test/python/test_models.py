@@ -293,6 +293,25 @@ def test_a_store_of_another_encoder_is_refused_and_can_be_encoded_anew(store, st
     again.close()
 
 
+def test_what_was_learned_under_one_encoder_is_not_used_under_another(memory):
+    """Both are equally wide, so only the encoder's name tells that their vectors cannot be compared."""
+    memory.execute("CALL memory_create(learning := 'uniform'); SET lethe_cluster_after = 2; SET lethe_clusters = 2")
+    memory.execute("CALL memory_add(['The cat sleeps', 'The bus leaves at eight', 'The rent is due'])")
+    questions = ["where is the cat?", "when is the bus?"]
+    asked = [rows(memory, "FROM memory_retrieve(?, 3)", [question])[0] for question in questions]
+    memory.execute("CALL memory_feedback(?, ignored := ?)", [asked[0]["retrieval_id"], [asked[0]["turn_id"]]])
+    learned = ("retrievals", "cues", "suppression", "feedback")
+    assert all(count(memory, table) for table in learned)
+    # Named again, the same encoder changes nothing.
+    memory.execute(f"CALL memory_create(encoder := '{DEFAULT}')")
+    assert all(count(memory, table) for table in (*learned, "states"))
+    memory.execute(f"CALL memory_create(encoder := '{INT8}'); SET lethe_model_directory = '{INT8}'")
+    assert [count(memory, table) for table in (*learned, "states")] == [2, 0, 0, 1, 0]
+    assert value(memory, "SELECT count(*) FROM lethe.retrievals WHERE len(embedding) > 0 OR cluster_id > 0") == 0
+    row = rows(memory, "FROM memory_retrieve('where is the cat?', 1, explain := true)")[0]
+    assert (row["content"], row["cue_cluster"], row["suppression"]) == ("The cat sleeps", 0, 0.0)
+
+
 def test_a_new_store_of_another_encoder_beside_the_default(store):
     store.execute("ATTACH ':memory:' AS small")
     made = one(store, f"FROM memory_create(store := 'small', encoder := '{INT8}')")
