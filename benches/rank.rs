@@ -3,8 +3,9 @@
 //! `cargo bench --no-default-features` prints the time for each pool size and code width.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use lethe::rank::codes::{Bits, TokenCodes};
-use lethe::rank::evidence::{Evidence, QueryStates, normalise};
+use lethe::rank::codes::{Bits, Codes, QueryCodes};
+use lethe::rank::evidence::Evidence;
+use lethe::rank::kernel::normalise;
 use rand_xoshiro::Xoshiro256Plus;
 use rand_xoshiro::rand_core::{RngCore, SeedableRng};
 
@@ -26,10 +27,10 @@ fn evidence(criterion: &mut Criterion) {
     let query = unit_states(&mut random, QUERY_TOKENS);
     for (name, bits) in [("4 bits", Bits::Four), ("8 bits", Bits::Eight)] {
         for turns in [100, 600] {
-            let pool: Vec<TokenCodes> =
-                (0..turns).map(|_| TokenCodes::encode(&unit_states(&mut random, TURN_TOKENS), DIM, bits)).collect();
+            let pool: Vec<Codes> =
+                (0..turns).map(|_| Codes::encode(&unit_states(&mut random, TURN_TOKENS), DIM, bits)).collect();
             group.bench_with_input(BenchmarkId::new(name, turns), &pool, |bencher, pool| {
-                let query = QueryStates { states: &query, dim: DIM };
+                let query = QueryCodes::encode(&query, DIM);
                 bencher.iter(|| Evidence::gather(&query, pool, 64).scores(&[1.0; QUERY_TOKENS], false));
             });
         }

@@ -9,7 +9,7 @@ use ndarray::Array2;
 use rand_xoshiro::Xoshiro256Plus;
 use rand_xoshiro::rand_core::SeedableRng;
 
-use super::evidence::{dot, normalise};
+use super::kernel::{dot, normalise};
 use super::order::Scored;
 
 /// Restarts of k-means and iterations of each; the best run is kept.

@@ -10,10 +10,10 @@
 //! The seed's rule has the floor and w_i = 1. Without a floor and with w_i = 1 it is MaxSim. With w_i the inverse document
 //! frequency of the token, no floor is needed, and the score does not depend on which other memories are candidates.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::borrow::Borrow;
 
-use super::codes::TokenCodes;
+use super::codes::{Codes, QueryCodes, Space};
+use super::order::Highest;
 
 /// Which evidence counts, and how much each query token weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,55 +41,47 @@ impl TokenRule {
     }
 }
 
-/// The unit token states of a query, row by row.
-pub struct QueryStates<'a> {
-    pub states: &'a [f32],
-    pub dim: usize,
-}
-
-impl QueryStates<'_> {
-    pub fn len(&self) -> usize {
-        self.states.len() / self.dim.max(1)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// best_i(m) for every candidate, and the floor t_i of every query token.
 pub struct Evidence {
     tokens: usize,
     memories: usize,
     /// Row m holds best_i(m) for every i.
     best: Vec<f32>,
-    floors: Vec<f32>,
+    nearest: Vec<Highest>,
 }
 
 impl Evidence {
-    /// Meets every query token with every token of every candidate.
+    /// Meets every token of a query, a row of `query` each, with every token of every candidate.
     ///
-    /// `k` is the seed's k, the place of the similarity that becomes the floor; with fewer candidate tokens than `k` the
-    /// floor is 0, since then no memory has to compete. A memory without tokens has no evidence: best_i = −1.
-    pub fn gather<'a>(query: &QueryStates, candidates: impl IntoIterator<Item = &'a TokenCodes>, k: usize) -> Self {
+    /// `k` is the seed's k, the place of the similarity that becomes the floor; with fewer candidate tokens than `k`, and
+    /// with k = 0, the floor is 0, since then no memory has to compete. A memory without tokens has no evidence: best_i = −1.
+    pub fn gather<C: Borrow<Codes>>(query: &QueryCodes, candidates: impl IntoIterator<Item = C>, k: usize) -> Self {
         let tokens = query.len();
-        let mut nearest = vec![Nearest::new(k); tokens];
-        let (mut best, mut memories) = (Vec::new(), 0);
-        let mut state = vec![0f32; query.dim];
+        let mut evidence = Self { tokens, memories: 0, best: Vec::new(), nearest: vec![Highest::new(k); tokens] };
+        let mut space = Space::default();
         for memory in candidates {
-            memories += 1;
-            let row = best.len();
-            best.resize(row + tokens, -1f32);
-            for token in 0..memory.len() {
-                memory.decode(token, &mut state);
-                for (i, h) in query.states.chunks_exact(query.dim).enumerate() {
-                    let similarity = dot(h, &state);
-                    best[row + i] = best[row + i].max(similarity);
-                    nearest[i].offer(similarity);
-                }
-            }
+            evidence.memories += 1;
+            let row = evidence.best.len();
+            evidence.best.resize(row + tokens, -1f32);
+            let (best, nearest) = (&mut evidence.best[row..], &mut evidence.nearest);
+            query.interact(memory.borrow(), &mut space, |token, similarity| {
+                best[token] = best[token].max(similarity);
+                nearest[token].offer(similarity);
+            });
         }
-        Self { tokens, memories, best, floors: nearest.iter().map(Nearest::floor).collect() }
+        evidence
+    }
+
+    /// The evidence of candidates gathered part by part, as if they had been gathered at once. `None` without a part.
+    pub fn join(parts: impl IntoIterator<Item = Self>) -> Option<Self> {
+        parts.into_iter().reduce(|mut all, part| {
+            all.memories += part.memories;
+            all.best.extend(part.best);
+            for (nearest, other) in all.nearest.iter_mut().zip(part.nearest) {
+                other.into_values().for_each(|similarity| nearest.offer(similarity));
+            }
+            all
+        })
     }
 
     /// Σ_i w_i max(best_i(m), t_i) / Σ_i w_i for every candidate m, in the order they were gathered.
@@ -100,79 +92,18 @@ impl Evidence {
         if total <= 0.0 {
             return vec![0.0; self.memories];
         }
+        let floors = self.floors();
         let score = |best: &[f32]| {
-            let met = best.iter().zip(&self.floors).zip(weights);
+            let met = best.iter().zip(&floors).zip(weights);
             let sum: f64 = met.map(|((&b, &t), w)| w * f64::from(if floored { b.max(t) } else { b })).sum();
             sum / total
         };
         self.best.chunks_exact(self.tokens).map(score).collect()
     }
-}
 
-/// ⟨a, b⟩ in eight running sums, which the compiler turns into vector instructions.
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 8;
-    let mut sums = [0f32; LANES];
-    let (a_lanes, b_lanes) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest: f32 = a_lanes.remainder().iter().zip(b_lanes.remainder()).map(|(x, y)| x * y).sum();
-    for (x, y) in a_lanes.zip(b_lanes) {
-        for lane in 0..LANES {
-            sums[lane] += x[lane] * y[lane];
-        }
-    }
-    sums.iter().sum::<f32>() + rest
-}
-
-/// Scales `x` to length one, in place. A zero vector stays zero.
-pub fn normalise(x: &mut [f32]) {
-    let norm = dot(x, x).sqrt();
-    if norm > 0.0 {
-        x.iter_mut().for_each(|v| *v /= norm);
-    }
-}
-
-/// The k highest similarities seen so far.
-#[derive(Clone)]
-struct Nearest {
-    k: usize,
-    heap: BinaryHeap<Reverse<Similarity>>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-struct Similarity(f32);
-
-impl Eq for Similarity {}
-impl PartialOrd for Similarity {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Similarity {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl Nearest {
-    fn new(k: usize) -> Self {
-        Self { k, heap: BinaryHeap::new() }
-    }
-
-    fn offer(&mut self, similarity: f32) {
-        if self.heap.len() < self.k {
-            self.heap.push(Reverse(Similarity(similarity)));
-        } else if let Some(mut lowest) = self.heap.peek_mut()
-            && similarity > lowest.0.0
-        {
-            *lowest = Reverse(Similarity(similarity));
-        }
-    }
-
-    fn floor(&self) -> f32 {
-        match self.heap.peek() {
-            Some(lowest) if self.heap.len() == self.k => lowest.0.0.max(0.0),
-            _ => 0.0,
-        }
+    /// t_i for every query token.
+    fn floors(&self) -> Vec<f32> {
+        self.nearest.iter().map(|nearest| nearest.threshold().max(0.0)).collect()
     }
 }
 
@@ -182,8 +113,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn coded(states: &[f32]) -> TokenCodes {
-        TokenCodes::encode(states, 2, Bits::Eight)
+    fn coded(states: &[f32]) -> Codes {
+        Codes::encode(states, 2, Bits::Eight)
+    }
+
+    fn query(states: &[f32]) -> QueryCodes {
+        QueryCodes::encode(states, 2)
     }
 
     /// Two query tokens along the axes; three memories. Similarities are read off the coordinates:
@@ -195,7 +130,7 @@ mod tests {
     /// ```
     #[test]
     fn rules_by_hand() {
-        let query = QueryStates { states: &[1.0, 0.0, 0.0, 1.0], dim: 2 };
+        let query = query(&[1.0, 0.0, 0.0, 1.0]);
         let memories = [coded(&[1.0, 0.0]), coded(&[0.0, 1.0, 0.6, 0.8]), coded(&[-1.0, 0.0])];
         let evidence = Evidence::gather(&query, &memories, 2);
         let close = |got: Vec<f64>, want: [f64; 3]| {
@@ -210,38 +145,35 @@ mod tests {
 
     #[test]
     fn without_k_tokens_to_compete_the_floor_is_zero() {
-        let query = QueryStates { states: &[1.0, 0.0], dim: 2 };
+        let query = query(&[1.0, 0.0]);
         let memories = [coded(&[0.6, 0.8]), coded(&[-1.0, 0.0])];
-        assert_eq!(Evidence::gather(&query, &memories, 3).floors, [0.0]);
+        assert_eq!(Evidence::gather(&query, &memories, 3).floors(), [0.0]);
         // the second highest is −1: the floor never goes below 0
-        assert_eq!(Evidence::gather(&query, &memories, 2).floors, [0.0]);
-        assert!((Evidence::gather(&query, &memories, 1).floors[0] - 0.6).abs() < 0.01);
+        assert_eq!(Evidence::gather(&query, &memories, 2).floors(), [0.0]);
+        assert!((Evidence::gather(&query, &memories, 1).floors()[0] - 0.6).abs() < 0.01);
     }
 
     #[test]
     fn nothing_to_meet() {
-        let none = QueryStates { states: &[], dim: 2 };
+        let none = query(&[]);
         assert!(none.is_empty());
         assert_eq!(Evidence::gather(&none, &[coded(&[1.0, 0.0])], 2).scores(&[], true), [0.0]);
-        let query = QueryStates { states: &[1.0, 0.0], dim: 2 };
+        let query = query(&[1.0, 0.0]);
         assert_eq!(Evidence::gather(&query, &[coded(&[])], 2).scores(&[1.0], false), [-1.0]);
     }
 
     proptest! {
         #[test]
-        fn dot_is_the_sum_of_products(pairs in prop::collection::vec((-1f32..1.0, -1f32..1.0), 0..50)) {
-            let (a, b): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
-            let plain: f64 = a.iter().zip(&b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum();
-            prop_assert!((f64::from(dot(&a, &b)) - plain).abs() < 1e-4);
-        }
-
-        #[test]
-        fn the_floor_is_the_kth_highest_of_all(similarities in prop::collection::vec(-1f32..1.0, 1..40), k in 1usize..45) {
-            let mut nearest = Nearest::new(k);
-            similarities.iter().for_each(|&s| nearest.offer(s));
-            let mut sorted = similarities.clone();
-            sorted.sort_by(|a, b| b.total_cmp(a));
-            prop_assert_eq!(nearest.floor(), sorted.get(k - 1).copied().unwrap_or(0.0).max(0.0));
+        fn parts_join_to_the_whole(states in prop::collection::vec(-1f32..1.0, 24), cut in 0usize..7, k in 0usize..9) {
+            let memories: Vec<Codes> = states.chunks(4).map(coded).collect();
+            let query = query(&[0.6, 0.8, -0.8, 0.6]);
+            let whole = Evidence::gather(&query, &memories, k);
+            let cut = cut.min(memories.len());
+            let parts = [&memories[..cut], &memories[cut..]].map(|part| Evidence::gather(&query, part, k));
+            let joined = Evidence::join(parts).unwrap();
+            for floored in [false, true] {
+                prop_assert_eq!(joined.scores(&[2.0, 1.0], floored), whole.scores(&[2.0, 1.0], floored));
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod codes;
 pub mod cues;
 pub mod evidence;
 pub mod fuse;
+pub mod kernel;
 pub mod order;
 pub mod suppression;
 pub mod weight;

@@ -1,6 +1,7 @@
 //! A total order on scored things: the highest score first, equal scores by id, scores that are not finite last.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 
 /// Something with a score; higher is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +41,63 @@ pub fn top<I: Ord>(mut scored: Vec<Scored<I>>, n: usize) -> Vec<Scored<I>> {
     scored
 }
 
+/// The n highest of the values that were offered.
+#[derive(Clone)]
+pub struct Highest {
+    n: usize,
+    heap: BinaryHeap<Reverse<Total>>,
+}
+
+/// A float in its total order.
+#[derive(Clone, Copy)]
+struct Total(f32);
+
+impl PartialEq for Total {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Total {}
+impl PartialOrd for Total {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Total {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl Highest {
+    pub fn new(n: usize) -> Self {
+        Self { n, heap: BinaryHeap::new() }
+    }
+
+    pub fn offer(&mut self, value: f32) {
+        if self.heap.len() < self.n {
+            self.heap.push(Reverse(Total(value)));
+        } else if let Some(mut lowest) = self.heap.peek_mut()
+            && value > lowest.0.0
+        {
+            *lowest = Reverse(Total(value));
+        }
+    }
+
+    /// The n-th highest value; −∞ while there are fewer, or when n is 0.
+    pub fn threshold(&self) -> f32 {
+        match self.heap.peek() {
+            Some(lowest) if self.heap.len() == self.n => lowest.0.0,
+            _ => f32::NEG_INFINITY,
+        }
+    }
+
+    /// The values, in no particular order.
+    pub fn into_values(self) -> impl Iterator<Item = f32> {
+        self.heap.into_iter().map(|value| value.0.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +131,19 @@ mod tests {
             whole.sort_by(Scored::best_first);
             whole.truncate(n);
             prop_assert_eq!(ids(&top(list, n)), ids(&whole));
+        }
+
+        #[test]
+        fn the_threshold_is_the_nth_highest(values in prop::collection::vec(-1f32..1.0, 1..40), n in 0usize..45) {
+            let mut highest = Highest::new(n);
+            values.iter().for_each(|&value| highest.offer(value));
+            let mut sorted = values.clone();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            let expected = if n == 0 { None } else { sorted.get(n - 1).copied() };
+            prop_assert_eq!(highest.threshold(), expected.unwrap_or(f32::NEG_INFINITY));
+            let mut kept: Vec<f32> = highest.into_values().collect();
+            kept.sort_by(|a, b| b.total_cmp(a));
+            prop_assert_eq!(&kept[..], &sorted[..n.min(sorted.len())]);
         }
     }
 }
