@@ -51,6 +51,11 @@ pub enum Error {
     #[error("{what} at {path} cannot be used: {cause}; {hint}")]
     BrokenFile { what: &'static str, path: PathBuf, cause: String, hint: String },
 
+    #[error(
+        "interrupted: {stored} of {turns} turns are encoded and stored; memory_sync() or the next retrieval goes on from there"
+    )]
+    Interrupted { stored: usize, turns: usize },
+
     #[error("the model failed: {0}")]
     Model(String),
 
@@ -64,6 +69,11 @@ pub enum Error {
 
     #[error("the word index failed: {0}")]
     Words(#[from] tantivy::TantivyError),
+
+    #[error(
+        "the index saved at {file} cannot be used ({problem}); it is made anew from the tables, and may be deleted"
+    )]
+    Cache { file: String, problem: String },
 
     #[error("clustering the queries failed: {0}")]
     Clustering(String),

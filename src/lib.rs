@@ -13,14 +13,14 @@
 //! function   SQL functions and settings: arguments in, rows out; the host's callbacks
 //! memory     where the parts meet: synchronise, retrieve, learn, give feedback, forget
 //! store      every SQL string, and the connection that borrows the running instance
-//! index      what finds candidates: words and vectors
+//! index      segments of words, vectors and token states, in memory and saved in files
 //! model      texts to states: the encoder, the reranker, ONNX Runtime
 //! rank       pure functions: fusion, token evidence, suppression, clusters, codes
 //! ```
 //!
 //! Everything the extension knows is in plain tables, so a memory is one file. What is held in memory is derived from them and
-//! made anew whenever they say otherwise: each session of a store has a fingerprint, and each state a hash over all that it was
-//! computed from.
+//! made anew whenever they say otherwise: a database file has a version that changes with every commit (`store::version`), each
+//! session of a store a fingerprint, and each state a hash over all that it was computed from.
 //!
 //! The ideas are two papers'. "Beyond the Final Embedding" gives the token evidence (`rank::evidence`), the lethe paper the
 //! clustered retrieval-induced forgetting (`rank::suppression`, `rank::cues`). Where the code departs from them, it says so at

@@ -58,7 +58,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         let now = now();
         let turns: Vec<NewTurn> = described.iter().map(|described| new_turn(described, now)).collect();
         let encoder = caller.settings.models.encoder()?;
-        let ids = add(connection, store, &encoder, &turns, caller.settings.progress)?;
+        let ids = add(connection, store, caller.settings.means(&encoder), &turns)?;
         Ok(ids.into_iter().map(|id| vec![id.into(), store.database.name.as_str().into()]).collect())
     })
 }

@@ -38,7 +38,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
     }
     let columns = vec![("store", Type::Varchar), ("table_name", Type::Varchar), ("removed", Type::BigInt)];
     on_store(caller, arguments, columns, move |caller, connection, store| {
-        let removed = forget(&caller.engine, connection, store, &request)?;
+        let removed = forget(&caller.engine, connection, store, caller.settings.cache.as_deref(), &request)?;
         let row = |(table, rows): (&str, usize)| vec![store.database.name.as_str().into(), table.into(), rows.into()];
         Ok(removed.into_iter().map(row).collect())
     })

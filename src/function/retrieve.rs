@@ -114,6 +114,7 @@ pub fn asker(caller: &Caller) -> Asker<'_> {
         engine: &caller.engine,
         search_path: &caller.search_path,
         models: &caller.settings.models,
+        cache: caller.settings.cache.as_deref(),
         knobs: &caller.settings.knobs,
     }
 }

@@ -7,7 +7,9 @@ use super::value::{Type, Value};
 use crate::error::{Error, Result};
 use crate::memory::knobs::{Fusion, Knobs};
 use crate::memory::models::ModelSettings;
+use crate::memory::sync::Means;
 use crate::model::directory::home;
+use crate::model::encoder::Encoder;
 use crate::rank::evidence::TokenRule;
 use crate::rank::suppression::{PenaltyScale, Retention};
 
@@ -67,17 +69,19 @@ const fn setting(
 const MOST: i64 = 1_000_000;
 
 #[rustfmt::skip]
-pub static ALL: [Setting; 25] = [
+pub static ALL: [Setting; 26] = [
     setting("lethe_model_directory", Type::Varchar, || "all-MiniLM-L6-v2".into(), Allowed::Anything,
         "Encoder: a model directory in Hugging Face layout, or the name of a model that make setup installed"),
     setting("lethe_onnxruntime", Type::Varchar, default_library, Allowed::Anything,
         "Path of ONNX Runtime's shared library"),
+    setting("lethe_cache_directory", Type::Varchar, default_cache, Allowed::Anything,
+        "Where indexes are saved for the next process; may be deleted at any time; empty: nowhere"),
     setting("lethe_reranker_directory", Type::Varchar, || "".into(), Allowed::Anything,
         "Cross-encoder: a model directory or name; empty: none, the token evidence orders"),
     setting("lethe_require_reranker", Type::Boolean, || false.into(), Allowed::Anything,
         "Fail when rerank := true and no reranker is installed, rather than say so in the column note"),
     setting("lethe_threads", Type::BigInt, || 0i64.into(), Allowed::Whole(0, 1024),
-        "Threads of the models; 0: all cores"),
+        "Threads of the models and of the search; 0: all cores"),
     setting("lethe_progress", Type::Boolean, || true.into(), Allowed::Anything,
         "Show a progress bar on a terminal while many turns are encoded"),
     setting("lethe_learn", Type::Boolean, || true.into(), Allowed::Anything,
@@ -126,10 +130,18 @@ fn default_library() -> Value {
         .into()
 }
 
+fn default_cache() -> Value {
+    let directory = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")));
+    cache.map_or_else(String::new, |cache| cache.join("lethe/index").to_string_lossy().into_owned()).into()
+}
+
 /// The settings of one caller, checked.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub models: ModelSettings,
+    /// Where indexes are saved; `None`: nowhere.
+    pub cache: Option<PathBuf>,
     pub knobs: Knobs,
     pub require_reranker: bool,
     pub progress: bool,
@@ -151,6 +163,7 @@ impl Settings {
                 onnxruntime: PathBuf::from(raw.text("lethe_onnxruntime")?),
                 threads,
             },
+            cache: Some(raw.text("lethe_cache_directory")?).filter(|path| !path.is_empty()).map(PathBuf::from),
             knobs: Knobs {
                 candidates: raw.count("lethe_candidates")?,
                 fusion: choice("lethe_fusion", &raw.text("lethe_fusion")?, &Fusion::NAMES)?,
@@ -177,6 +190,11 @@ impl Settings {
             progress: raw.flag("lethe_progress")?,
             learn: raw.flag("lethe_learn")?,
         })
+    }
+
+    /// What a synchronisation is done with.
+    pub fn means<'a>(&'a self, encoder: &'a Encoder) -> Means<'a> {
+        Means { encoder, cache: self.cache.as_deref(), threads: self.models.threads, progress: self.progress }
     }
 }
 

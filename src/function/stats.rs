@@ -30,15 +30,20 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         ("clusters", Type::BigInt),
         ("suppressed", Type::BigInt),
         ("feedback", Type::BigInt),
+        ("index_segments", Type::BigInt),
+        ("index_bytes", Type::BigInt),
         ("reranker", Type::Varchar),
         ("note", Type::Varchar),
     ];
     on_store(caller, arguments, columns, move |caller, connection, store| {
-        let statistics = statistics(connection, store)?;
+        let statistics = statistics(connection, store, caller.settings.cache.as_deref())?;
         let (counts, config) = (statistics.counts, &store.config);
         let count = |count: u64| Value::from(i64::try_from(count).ok());
         let reranker = Some(caller.settings.models.reranker.clone()).filter(|name| !name.is_empty());
-        let note = statistics.learning_error.map(|error| format!("the last retrieval was not learned from: {error}"));
+        let learning =
+            statistics.learning_error.map(|error| format!("the last retrieval was not learned from: {error}"));
+        let notes: Vec<String> = learning.into_iter().chain(statistics.index_problems).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         Ok(vec![vec![
             store.database.name.as_str().into(),
             store.database.read_only.into(),
@@ -59,6 +64,8 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
             count(counts.clusters),
             count(counts.suppressed),
             count(counts.feedback),
+            statistics.index_segments.into(),
+            statistics.index_bytes.map_or(Value::Null, count),
             reranker.into(),
             note.into(),
         ]])

@@ -20,7 +20,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
     ];
     on_store(caller, arguments, columns, move |caller, connection, store| {
         let encoder = caller.settings.models.encoder()?;
-        let (_, report) = sync(connection, store, &encoder, caller.settings.progress)?;
+        let report = sync(connection, store, caller.settings.means(&encoder))?.report;
         let speed = (report.encoded > 0).then(|| report.encoded as f64 / report.seconds.max(1e-9));
         Ok(vec![vec![
             store.database.name.as_str().into(),

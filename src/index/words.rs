@@ -1,164 +1,267 @@
 //! Words, by tantivy: an inverted index in memory, scored with BM25.
 
-use tantivy::collector::{Collector, SegmentCollector};
-use tantivy::columnar::Column;
-use tantivy::query::{Bm25StatisticsProvider, BooleanQuery, Occur, Query, TermQuery};
-use tantivy::schema::{FAST, Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
-use tantivy::{DocId, Index, Score, Searcher, SegmentOrdinal, SegmentReader, TantivyDocument, Term};
+use std::collections::HashMap;
+use std::path::Path;
 
-use super::Slot;
-use crate::error::Result;
-use crate::rank::order::Scored;
+use tantivy::directory::{Directory, RamDirectory};
+use tantivy::fastfield::AliveBitSet;
+use tantivy::indexer::merge_filtered_segments;
+use tantivy::postings::Postings;
+use tantivy::query::{Bm25StatisticsProvider, Bm25Weight, BooleanQuery, EnableScoring, Occur, Query, TermQuery};
+use tantivy::schema::{Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
+use tantivy::tokenizer::TokenizerManager;
+use tantivy::{DocId, DocSet, Index, IndexBuilder, IndexSettings, Searcher, TantivyDocument, TantivyError, Term};
+use tantivy_common::{BitSet, OwnedBytes, ReadOnlyBitSet};
 
-/// tantivy's smallest budget for a writer, in bytes.
+use crate::error::{Error, Result};
+use crate::rank::order::{Highest, Scored};
+
+/// What tantivy sizes its table of terms by. It grows beyond it as it must.
 const WRITER_BYTES: usize = 15_000_000;
 
-const SLOT: &str = "slot";
+const TOKENIZER: &str = "default";
 
-/// The words of a store. Texts are only ever added; when one changes or goes, the index is built anew, since BM25's
-/// statistics would count the old one until its segment is merged away.
-#[derive(Clone)]
+/// The words of some texts, each known by its number. Immutable.
 pub struct Words {
+    files: RamDirectory,
     index: Index,
     searcher: Searcher,
-    text: Field,
-    slot: Field,
+}
+
+/// The one field there is.
+fn schema() -> (Schema, Field) {
+    let mut schema = Schema::builder();
+    let indexing = TextFieldIndexing::default().set_index_option(IndexRecordOption::WithFreqs).set_tokenizer(TOKENIZER);
+    let text = schema.add_text_field("text", TextOptions::default().set_indexing_options(indexing));
+    (schema.build(), text)
 }
 
 impl Words {
-    pub fn build<'a>(texts: impl IntoIterator<Item = (Slot, &'a str)>) -> Result<Self> {
-        let mut schema = Schema::builder();
-        let indexing = TextFieldIndexing::default().set_index_option(IndexRecordOption::WithFreqs);
-        let text = schema.add_text_field("text", TextOptions::default().set_indexing_options(indexing));
-        let slot = schema.add_u64_field(SLOT, FAST);
-        let index = Index::create_in_ram(schema.build());
-        let searcher = index.reader()?.searcher();
-        let mut words = Self { index, searcher, text, slot };
-        words.add(texts)?;
-        Ok(words)
-    }
-
-    /// The same words and more. The value it is called on still sees only what it saw before.
-    pub fn extended<'a>(&self, texts: impl IntoIterator<Item = (Slot, &'a str)>) -> Result<Self> {
-        let mut words = self.clone();
-        words.add(texts)?;
-        Ok(words)
-    }
-
-    fn add<'a>(&mut self, texts: impl IntoIterator<Item = (Slot, &'a str)>) -> Result<()> {
-        let mut writer = self.index.writer_with_num_threads::<TantivyDocument>(1, WRITER_BYTES)?;
-        for (slot, text) in texts {
+    /// Indexes texts; the first has number 0.
+    pub fn build<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        let (schema, text) = schema();
+        let files = RamDirectory::create();
+        // One writer, one segment: a document's number is its place.
+        let mut writer = IndexBuilder::new().schema(schema).single_segment_index_writer(files.clone(), WRITER_BYTES)?;
+        for content in texts {
             let mut document = TantivyDocument::new();
-            document.add_text(self.text, text);
-            document.add_u64(self.slot, u64::from(slot.0));
+            document.add_text(text, content);
             writer.add_document(document)?;
         }
-        writer.commit()?;
-        writer.wait_merging_threads()?;
-        self.searcher = self.index.reader()?.searcher();
-        Ok(())
+        Self::open(files, writer.finalize()?)
     }
 
-    /// The distinct words of a query, as terms of the index.
-    fn terms(&self, query: &str) -> Result<Vec<Term>> {
-        let mut analyzer = self.index.tokenizer_for_field(self.text)?;
-        let mut stream = analyzer.token_stream(query);
-        let mut terms = Vec::new();
-        while stream.advance() {
-            let term = Term::from_field_text(self.text, &stream.token().text);
-            if !terms.contains(&term) {
-                terms.push(term);
+    /// The texts of several indexes that `kept` says, in order. An error when none is left.
+    pub fn merge(parts: &[(&Self, &[bool])]) -> Result<Self> {
+        let (mut segments, mut alive) = (Vec::new(), Vec::new());
+        for (words, kept) in parts {
+            segments.extend(words.index.searchable_segments()?);
+            alive.push(Some(bits(kept)?));
+        }
+        let files = RamDirectory::create();
+        let index = merge_filtered_segments(&segments, IndexSettings::default(), alive, files.clone())?;
+        Self::open(files, index)
+    }
+
+    fn open(files: RamDirectory, index: Index) -> Result<Self> {
+        let searcher = index.reader()?.searcher();
+        if searcher.segment_readers().len() != 1 {
+            return Err(Error::Internal(format!("{} word segments, not one", searcher.segment_readers().len())));
+        }
+        Ok(Self { files, index, searcher })
+    }
+
+    /// How many texts.
+    pub fn texts(&self) -> usize {
+        self.searcher.num_docs() as usize
+    }
+
+    /// What [`Words::from_files`] takes.
+    pub fn to_files(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut files = Vec::new();
+        for path in self.index.directory().list_managed_files() {
+            let slice = self.files.open_read(&path).map_err(TantivyError::from)?;
+            let bytes = slice.read_bytes().map_err(TantivyError::from)?;
+            files.push((path.to_string_lossy().into_owned(), bytes.to_vec()));
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    pub fn from_files(saved: &[(String, Vec<u8>)]) -> Result<Self> {
+        let files = RamDirectory::create();
+        for (path, bytes) in saved {
+            files.atomic_write(Path::new(path), bytes).map_err(TantivyError::from)?;
+        }
+        let index = Index::open(files.clone())?;
+        Self::open(files, index)
+    }
+
+    /// The texts among `docs`, in ascending order, with their BM25 scores. Those without a word of the query have 0.
+    fn scores(&self, query: &WordQuery, docs: &[DocId]) -> Result<Vec<f64>> {
+        let reader = self.searcher.segment_reader(0);
+        let (inverted, lengths) = (reader.inverted_index(query.text)?, reader.get_fieldnorms_reader(query.text)?);
+        let mut scores = vec![0.0; docs.len()];
+        for (term, weight) in &query.terms {
+            let postings = inverted.read_postings(term, IndexRecordOption::WithFreqs).map_err(TantivyError::from)?;
+            let Some(mut postings) = postings else { continue };
+            for (score, &doc) in scores.iter_mut().zip(docs) {
+                if postings.doc() > doc {
+                    continue;
+                }
+                if postings.seek(doc) == doc {
+                    *score += f64::from(weight.score(lengths.fieldnorm_id(doc), postings.term_freq()));
+                }
             }
         }
-        Ok(terms)
+        Ok(scores)
+    }
+
+    /// The texts that can be among the best, where `highest` has the best scores that were met before.
+    fn prune(&self, query: &WordQuery, allowed: Option<&[bool]>, highest: &mut Highest) -> Result<Vec<DocId>> {
+        let mut docs = Vec::new();
+        let any = query.any();
+        let weight = any.weight(EnableScoring::enabled_from_statistics_provider(&query.statistics, &self.searcher))?;
+        weight.for_each_pruning(
+            highest.threshold().next_down(),
+            self.searcher.segment_reader(0),
+            &mut |doc, score| {
+                if allowed.is_none_or(|allowed| allowed.get(doc as usize).is_some_and(|&allows| allows)) {
+                    docs.push(doc);
+                    highest.offer(score);
+                }
+                // Texts that score as the last of the best are met too, so that which of them stays does not depend on their order.
+                highest.threshold().next_down()
+            },
+        )?;
+        Ok(docs)
     }
 }
 
-/// BM25 statistics over several stores, so that their scores can be compared.
-struct Union<'a>(&'a [&'a Words]);
+fn bits(kept: &[bool]) -> Result<AliveBitSet> {
+    let mut bits = BitSet::with_max_value(u32::try_from(kept.len()).unwrap_or(u32::MAX));
+    (0u32..).zip(kept).filter(|(_, kept)| **kept).for_each(|(doc, _)| {
+        bits.insert(doc);
+    });
+    let mut bytes = Vec::new();
+    bits.serialize(&mut bytes).map_err(TantivyError::from)?;
+    Ok(AliveBitSet::from(ReadOnlyBitSet::open(OwnedBytes::new(bytes))))
+}
 
-impl Union<'_> {
-    fn sum(&self, of: impl Fn(&Searcher) -> tantivy::Result<u64>) -> tantivy::Result<u64> {
-        self.0.iter().map(|words| of(&words.searcher)).sum()
+/// A query, with the weight of each of its words over all the indexes it is asked of, so that their scores can be compared.
+pub struct WordQuery {
+    text: Field,
+    terms: Vec<(Term, Bm25Weight)>,
+    statistics: Statistics,
+}
+
+#[derive(Default)]
+struct Statistics {
+    texts: u64,
+    tokens: u64,
+    containing: HashMap<Term, u64>,
+}
+
+impl WordQuery {
+    pub fn new<'a>(query: &str, indexes: impl IntoIterator<Item = &'a Words>) -> Result<Self> {
+        let (_, text) = schema();
+        let mut statistics = Statistics::default();
+        let mut distinct: Vec<Term> = Vec::new();
+        let analyzer = TokenizerManager::default().get(TOKENIZER);
+        let mut analyzer = analyzer.ok_or_else(|| Error::Internal(format!("no tokenizer '{TOKENIZER}'")))?;
+        let mut stream = analyzer.token_stream(query);
+        while stream.advance() {
+            let term = Term::from_field_text(text, &stream.token().text);
+            if !distinct.contains(&term) {
+                distinct.push(term);
+            }
+        }
+        for words in indexes {
+            let inverted = words.searcher.segment_reader(0).inverted_index(text)?;
+            statistics.texts += words.searcher.num_docs();
+            statistics.tokens += inverted.total_num_tokens();
+            for term in &distinct {
+                let containing = inverted.doc_freq(term).map_err(TantivyError::from)?;
+                *statistics.containing.entry(term.clone()).or_default() += u64::from(containing);
+            }
+        }
+        distinct.retain(|term| statistics.containing.get(term).is_some_and(|&containing| containing > 0));
+        let weighted = |term: Term| {
+            let weight = Bm25Weight::for_terms(&statistics, std::slice::from_ref(&term))?;
+            Ok((term, weight))
+        };
+        let terms = distinct.into_iter().map(weighted).collect::<Result<_>>()?;
+        Ok(Self { text, terms, statistics })
+    }
+
+    fn any(&self) -> BooleanQuery {
+        let of_term = |(term, _): &(Term, Bm25Weight)| -> (Occur, Box<dyn Query>) {
+            (Occur::Should, Box::new(TermQuery::new(term.clone(), IndexRecordOption::WithFreqs)))
+        };
+        BooleanQuery::new(self.terms.iter().map(of_term).collect())
     }
 }
 
-impl Bm25StatisticsProvider for Union<'_> {
-    fn total_num_tokens(&self, field: Field) -> tantivy::Result<u64> {
-        self.sum(|searcher| searcher.total_num_tokens(field))
+impl Bm25StatisticsProvider for Statistics {
+    fn total_num_tokens(&self, _: Field) -> tantivy::Result<u64> {
+        Ok(self.tokens)
     }
 
     fn total_num_docs(&self) -> tantivy::Result<u64> {
-        self.sum(|searcher| searcher.total_num_docs())
+        Ok(self.texts)
     }
 
     fn doc_freq(&self, term: &Term) -> tantivy::Result<u64> {
-        self.sum(|searcher| Bm25StatisticsProvider::doc_freq(searcher, term))
+        Ok(self.containing.get(term).copied().unwrap_or(0))
     }
 }
 
-/// Every text of each store that shares a word with the query, with its BM25 score (k₁ = 1.2, b = .75) under the statistics
-/// of all the stores together. In no particular order.
-pub fn search(stores: &[&Words], query: &str) -> Result<Vec<Vec<Scored<Slot>>>> {
-    let statistics = Union(stores);
-    stores
-        .iter()
-        .map(|words| {
-            let of_term = |term| -> (Occur, Box<dyn Query>) {
-                (Occur::Should, Box::new(TermQuery::new(term, IndexRecordOption::WithFreqs)))
-            };
-            let any = BooleanQuery::new(words.terms(query)?.into_iter().map(of_term).collect());
-            Ok(words.searcher.search_with_statistics_provider(&any, &Everything, &statistics)?)
-        })
-        .collect()
-}
+/// Below this share of allowed texts they are looked up one by one; above it, the lists of the words are walked.
+const FEW: usize = 16;
 
-/// Collects all matches with their slots.
-struct Everything;
-
-struct SegmentMatches {
-    slots: Column<u64>,
-    matches: Vec<Scored<Slot>>,
-}
-
-impl Collector for Everything {
-    type Fruit = Vec<Scored<Slot>>;
-    type Child = SegmentMatches;
-
-    fn for_segment(&self, _: SegmentOrdinal, segment: &SegmentReader) -> tantivy::Result<SegmentMatches> {
-        Ok(SegmentMatches { slots: segment.fast_fields().u64(SLOT)?, matches: Vec::new() })
+/// The best `n` texts by BM25 (k₁ = 1.2, b = .75) of several indexes, and those that tie with the last; each index with the texts
+/// that are allowed there, `None` for all. For each index its texts with their scores, in no particular order.
+///
+/// tantivy leaves out blocks of texts that cannot be among the best by a bound that it computes over an index's own average
+/// length, so where the indexes differ in it the very last of the `n` may be another that scores almost the same.
+pub fn search(indexes: &[(&Words, Option<&[bool]>)], query: &WordQuery, n: usize) -> Result<Vec<Vec<Scored<u32>>>> {
+    let mut found = Vec::with_capacity(indexes.len());
+    if query.terms.is_empty() || n == 0 {
+        found.resize_with(indexes.len(), Vec::new);
+        return Ok(found);
     }
-
-    fn requires_scoring(&self) -> bool {
-        true
+    let mut highest = Highest::new(n);
+    for (words, allowed) in indexes {
+        let few = allowed.filter(|allowed| allowed.iter().filter(|allows| **allows).count() * FEW < allowed.len());
+        let docs = match few {
+            Some(allowed) => (0u32..).zip(allowed).filter(|(_, allows)| **allows).map(|(doc, _)| doc).collect(),
+            None => words.prune(query, *allowed, &mut highest)?,
+        };
+        let scores = words.scores(query, &docs)?;
+        let hits = docs.into_iter().zip(scores).filter(|(_, score)| *score > 0.0);
+        found.push(hits.map(|(id, score)| Scored { id, score }).collect::<Vec<_>>());
     }
-
-    fn merge_fruits(&self, fruits: Vec<Vec<Scored<Slot>>>) -> tantivy::Result<Vec<Scored<Slot>>> {
-        Ok(fruits.into_iter().flatten().collect())
-    }
-}
-
-impl SegmentCollector for SegmentMatches {
-    type Fruit = Vec<Scored<Slot>>;
-
-    fn collect(&mut self, document: DocId, score: Score) {
-        // Every document was given a slot, and slots are 32 bits wide.
-        if let Some(slot) = self.slots.first(document).and_then(|slot| u32::try_from(slot).ok()) {
-            self.matches.push(Scored { id: Slot(slot), score: f64::from(score) });
-        }
-    }
-
-    fn harvest(self) -> Vec<Scored<Slot>> {
-        self.matches
-    }
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn build(texts: &[&str]) -> Words {
-        Words::build(texts.iter().enumerate().map(|(i, text)| (Slot(i as u32), *text))).unwrap()
+        Words::build(texts.iter().copied()).unwrap()
+    }
+
+    /// The best `n` of each index, by their scores and then their numbers.
+    fn best(indexes: &[(&Words, Option<&[bool]>)], query: &str, n: usize) -> Vec<Vec<Scored<u32>>> {
+        let query = WordQuery::new(query, indexes.iter().map(|(words, _)| *words)).unwrap();
+        let found = search(indexes, &query, n).unwrap();
+        found.into_iter().map(|hits| crate::rank::order::top(hits, n)).collect()
+    }
+
+    fn all(words: &Words, query: &str) -> Vec<Scored<u32>> {
+        best(&[(words, None)], query, 100).remove(0)
     }
 
     /// BM25 as its definition has it (Robertson and Zaragoza 2009), over lower-cased words.
@@ -195,41 +298,77 @@ mod tests {
     fn scores_are_bm25() {
         for query in ["tomatoes", "the GARDEN", "über mai tomatoes", "nothing here"] {
             let expected = bm25(&TEXTS, query);
-            let found = search(&[&build(&TEXTS)], query).unwrap().remove(0);
+            let found = all(&build(&TEXTS), query);
             assert_eq!(found.len(), expected.iter().filter(|s| **s > 0.0).count(), "{query}");
             for hit in found {
-                assert!((hit.score - expected[hit.id.0 as usize]).abs() < 1e-5, "{query} {hit:?} {expected:?}");
+                assert!((hit.score - expected[hit.id as usize]).abs() < 1e-5, "{query} {hit:?} {expected:?}");
             }
         }
     }
 
     #[test]
-    fn texts_added_later_score_as_if_built_at_once() {
-        let grown = build(&TEXTS[..2]).extended((2..5).map(|i| (Slot(i as u32), TEXTS[i]))).unwrap();
-        let sorted = |words: &Words| {
-            let mut hits = search(&[words], "the tomatoes garden").unwrap().remove(0);
-            hits.sort_by_key(|hit| hit.id);
-            hits
-        };
-        assert_eq!(sorted(&grown), sorted(&build(&TEXTS)));
+    fn what_is_left_after_a_merge_scores_as_if_built_at_once() {
+        let parts = [build(&TEXTS[..2]), build(&TEXTS[2..])];
+        let merged = Words::merge(&[(&parts[0], &[true, false]), (&parts[1], &[false, true, true])]).unwrap();
+        assert_eq!(merged.texts(), 3);
+        assert_eq!(
+            all(&merged, "the tomatoes garden"),
+            all(&build(&[TEXTS[0], TEXTS[3], TEXTS[4]]), "the tomatoes garden")
+        );
+    }
+
+    #[test]
+    fn saved_words_are_the_words() {
+        let words = build(&TEXTS);
+        let again = Words::from_files(&words.to_files().unwrap()).unwrap();
+        assert_eq!((again.texts(), all(&again, "the tomatoes")), (words.texts(), all(&words, "the tomatoes")));
     }
 
     #[test]
     fn two_stores_score_as_one() {
-        let whole = search(&[&build(&TEXTS)], "the tomatoes").unwrap().remove(0);
+        let whole = all(&build(&TEXTS), "the tomatoes");
         let (a, b) = (build(&TEXTS[..1]), build(&TEXTS[1..]));
-        let parts = search(&[&a, &b], "the tomatoes").unwrap();
+        let parts = best(&[(&a, None), (&b, None)], "the tomatoes", 100);
         let mut scores: Vec<f64> = parts.iter().flatten().map(|hit| hit.score).collect();
-        let mut expected: Vec<f64> = whole.iter().map(|hit| hit.score).collect();
-        scores.sort_by(f64::total_cmp);
-        expected.sort_by(f64::total_cmp);
-        assert_eq!(scores, expected);
+        scores.sort_by(|x, y| y.total_cmp(x));
+        assert_eq!(scores, whole.iter().map(|hit| hit.score).collect::<Vec<f64>>());
     }
 
     #[test]
     fn a_query_without_words_finds_nothing() {
         for query in ["", "   ", "🙂 ?!"] {
-            assert!(search(&[&build(&TEXTS)], query).unwrap()[0].is_empty());
+            assert!(all(&build(&TEXTS), query).is_empty());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        /// Against BM25 of every text: the best n of the allowed ones, whichever way they were looked up, and those that tie.
+        #[test]
+        fn the_best_allowed_texts_are_found(
+            texts in prop::collection::vec(prop::collection::vec(0usize..12, 1..6), 1..300),
+            query in prop::collection::vec(0usize..14, 1..5), n in 1usize..40, every in 1usize..40)
+        {
+            const VOCABULARY: [&str; 14] =
+                ["a", "a", "a", "b", "b", "c", "d", "e", "f", "g", "h", "i", "nowhere", "x"];
+            let sentence = |words: &Vec<usize>| words.iter().map(|&w| VOCABULARY[w]).collect::<Vec<_>>().join(" ");
+            let texts: Vec<String> = texts.iter().map(sentence).collect();
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let allowed: Vec<bool> = (0..texts.len()).map(|i| i % every == 0).collect();
+            let mut words: Vec<usize> = query;
+            words.sort_unstable_by_key(|&w| VOCABULARY[w]);
+            words.dedup_by_key(|w| VOCABULARY[*w]);
+            let query = sentence(&words);
+            let expected: Vec<Scored<u32>> = bm25(&texts, &query).into_iter().enumerate()
+                .filter(|(i, score)| allowed[*i] && *score > 0.0)
+                .map(|(i, score)| Scored { id: i as u32, score }).collect();
+            let expected = crate::rank::order::top(expected, n);
+            let found = best(&[(&build(&texts), Some(&allowed))], &query, n).remove(0);
+            prop_assert_eq!(found.len(), expected.len());
+            for (got, want) in found.iter().zip(&expected) {
+                prop_assert!((got.score - want.score).abs() < 1e-4, "{:?} {:?}", got, want);
+                prop_assert!(allowed[got.id as usize]);
+            }
         }
     }
 }

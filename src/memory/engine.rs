@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use duckdb::Connection;
+use uuid::Uuid;
 
 use super::sync::StoreIndex;
 use super::text::Template;
@@ -12,7 +13,10 @@ use crate::error::{Error, Result};
 use crate::rank::codes::Bits;
 use crate::store::catalog::{self, Database};
 use crate::store::instance::Instance;
+use crate::store::learning::{self, ClusterId, Cues, Suppression};
 use crate::store::schema::{self, StoreConfig};
+use crate::store::transaction;
+use crate::store::version::Version;
 
 pub struct Engine {
     instance: Instance,
@@ -27,6 +31,7 @@ pub struct Shared {
     pub index: Mutex<StoreIndex>,
     /// Locked while what was learned is changed, so that two retrievals at once do not conflict.
     pub learning: Mutex<Learning>,
+    current: Mutex<Current>,
 }
 
 /// What last kept a retrieval from being learned from.
@@ -35,13 +40,60 @@ pub struct Learning {
     pub error: Option<String>,
 }
 
+/// The same at two moments only if nothing was committed to the store's database in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+/// The epoch, and what was read from the tables in it.
+struct Current {
+    epoch: Epoch,
+    version: Option<Version>,
+    config: Option<Arc<StoreConfig>>,
+    cues: Option<Arc<Cues>>,
+    suppression: HashMap<ClusterId, Arc<BySuppressed>>,
+}
+
+/// The suppression of each suppressed turn in one cluster.
+pub type BySuppressed = HashMap<Uuid, Suppression>;
+
+impl Current {
+    fn new(epoch: Epoch, version: Option<Version>) -> Self {
+        Self { epoch, version, config: None, cues: None, suppression: HashMap::new() }
+    }
+}
+
+impl Shared {
+    fn new(store_id: &str) -> Self {
+        Self {
+            store_id: store_id.to_owned(),
+            index: Mutex::default(),
+            learning: Mutex::default(),
+            current: Mutex::new(Current::new(Epoch(0), None)),
+        }
+    }
+
+    fn current(&self) -> Result<MutexGuard<'_, Current>> {
+        self.current.lock().map_err(|_| Error::Internal("the lock of a store's epoch is poisoned".into()))
+    }
+
+    /// The epoch in which the database has that version; a new one for each call when it has none.
+    fn epoch(&self, version: Option<Version>) -> Result<Epoch> {
+        let mut current = self.current()?;
+        if version.is_none() || version != current.version {
+            *current = Current::new(Epoch(current.epoch.0 + 1), version);
+        }
+        Ok(current.epoch)
+    }
+}
+
 /// A store that has been found and read.
 pub struct Store {
     pub database: Database,
-    pub config: StoreConfig,
+    pub config: Arc<StoreConfig>,
     pub template: Template,
     pub bits: Bits,
     pub shared: Arc<Shared>,
+    epoch: Epoch,
 }
 
 impl Store {
@@ -51,6 +103,92 @@ impl Store {
 
     pub fn learning(&self) -> Result<MutexGuard<'_, Learning>> {
         self.shared.learning.lock().map_err(|_| Error::Internal("the lock of a store's learning is poisoned".into()))
+    }
+
+    /// The epoch that begins now, or goes on.
+    pub fn epoch(&self, connection: &Connection) -> Result<Epoch> {
+        self.shared.epoch(Version::read(connection, &self.database)?)
+    }
+
+    /// The cue clusters in force.
+    pub fn cues(&self, connection: &Connection) -> Result<Arc<Cues>> {
+        let known = |current: &Current| current.cues.clone().filter(|_| current.epoch == self.epoch);
+        if let Some(cues) = known(&*self.shared.current()?) {
+            return Ok(cues);
+        }
+        let cues = Arc::new(learning::cues(connection, &self.database)?);
+        let mut current = self.shared.current()?;
+        if current.epoch == self.epoch {
+            current.cues = Some(cues.clone());
+        }
+        Ok(cues)
+    }
+
+    /// Runs `work` in a transaction of its own that changes neither the turns nor what the epoch holds of the store, and lets the
+    /// epoch go on after it if nothing else was committed meanwhile.
+    ///
+    /// DuckDB numbers the starts and the commits of a database's transactions one by one. If the next one to start after this
+    /// one's commit has the number after that commit, none was committed in between.
+    pub fn aside<T>(&self, connection: &Connection, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let version = || Version::read(connection, &self.database);
+        if version()?.is_none() {
+            return transaction(connection, work);
+        }
+        connection.execute_batch(&format!("USE {}", self.database.quoted()))?;
+        // The transaction that a statement on this connection's default database runs in. Prepared here, because that is a
+        // transaction of its own.
+        let mut numbering = connection.prepare("SELECT txid_current()")?;
+        let mut number = || numbering.query_row([], |row| row.get::<_, u64>(0));
+        let (started, before, done) = transaction(connection, || {
+            // In this order: a commit that is not in the version has not begun when the transaction is numbered.
+            let started = number()?;
+            let before = version()?;
+            Ok((started, before, work()?))
+        })?;
+        let after = version()?;
+        if after.is_some() && number()? == started + 2 {
+            let mut current = self.shared.current()?;
+            if current.version == before {
+                current.version = after;
+            }
+        }
+        Ok(done)
+    }
+
+    /// What is suppressed in a cluster.
+    pub fn suppression(&self, connection: &Connection, cluster: ClusterId) -> Result<Arc<BySuppressed>> {
+        let known =
+            |current: &Current| current.suppression.get(&cluster).cloned().filter(|_| current.epoch == self.epoch);
+        if let Some(suppression) = known(&*self.shared.current()?) {
+            return Ok(suppression);
+        }
+        // Not while another call learns, which would tell of its entries before these are in place.
+        let _alone = self.learning()?;
+        let entries = learning::suppression_in(connection, &self.database, cluster)?;
+        let suppression = Arc::new(entries.into_iter().map(|entry| (entry.turn, entry)).collect::<BySuppressed>());
+        let mut current = self.shared.current()?;
+        if current.epoch == self.epoch {
+            current.suppression.insert(cluster, suppression.clone());
+        }
+        Ok(suppression)
+    }
+
+    /// Takes note of entries that were stored [`Store::aside`].
+    pub fn suppression_put(&self, entries: &[Suppression]) -> Result<()> {
+        let mut current = self.shared.current()?;
+        for entry in entries {
+            if let Some(suppression) = current.suppression.get_mut(&entry.cluster) {
+                Arc::make_mut(suppression).insert(entry.turn, *entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the cue clusters and the suppression read again.
+    pub fn learned_anew(&self) -> Result<()> {
+        let mut current = self.shared.current()?;
+        (current.cues, current.suppression) = (None, HashMap::new());
+        Ok(())
     }
 }
 
@@ -69,31 +207,49 @@ impl Engine {
 
     /// Opens the store in `database`; an error when there is none.
     pub fn open(&self, connection: &Connection, database: &Database) -> Result<Store> {
-        let config = schema::read(connection, database)?;
+        let version = Version::read(connection, database)?;
+        let known = self.stores()?.get(&database.oid).cloned();
+        if let Some(shared) = known {
+            let epoch = shared.epoch(version.clone())?;
+            let config = shared.current()?.config.clone();
+            if let Some(config) = config {
+                return Self::store_of(database, config, shared, epoch);
+            }
+        }
+        let config = Arc::new(schema::read(connection, database)?);
+        let shared = self.shared(connection, database, &config.store_id)?;
+        let epoch = shared.epoch(version)?;
+        let mut current = shared.current()?;
+        if current.epoch == epoch {
+            current.config = Some(config.clone());
+        }
+        drop(current);
+        Self::store_of(database, config, shared, epoch)
+    }
+
+    fn store_of(database: &Database, config: Arc<StoreConfig>, shared: Arc<Shared>, epoch: Epoch) -> Result<Store> {
         let broken = |problem: String| Error::Data { store: database.name.clone(), table: "encoders", problem };
         let bits = i64::try_from(config.encoder.code_bits).ok().and_then(Bits::new);
         let bits =
             bits.ok_or_else(|| broken(format!("code_bits {}; 4 or 8 are expected", config.encoder.code_bits)))?;
         let template = Template::parse(&config.template)?;
-        let shared = self.shared(connection, database, &config.store_id)?;
-        Ok(Store { database: database.clone(), config, template, bits, shared })
+        Ok(Store { database: database.clone(), config, template, bits, shared, epoch })
+    }
+
+    fn stores(&self) -> Result<MutexGuard<'_, HashMap<i64, Arc<Shared>>>> {
+        self.shared.lock().map_err(|_| Error::Internal("the lock of the stores is poisoned".into()))
     }
 
     /// What calls on this store share; new when the database was not asked before, or holds another store now.
     fn shared(&self, connection: &Connection, database: &Database, store_id: &str) -> Result<Arc<Shared>> {
-        let lock = || self.shared.lock().map_err(|_| Error::Internal("the lock of the stores is poisoned".into()));
-        if let Some(shared) = lock()?.get(&database.oid).filter(|shared| shared.store_id == store_id) {
+        if let Some(shared) = self.stores()?.get(&database.oid).filter(|shared| shared.store_id == store_id) {
             return Ok(shared.clone());
         }
         // Detached databases are let go of when another store is opened.
         let attached: Vec<i64> = catalog::databases(connection)?.iter().map(|database| database.oid).collect();
-        let mut stores = lock()?;
+        let mut stores = self.stores()?;
         stores.retain(|oid, shared| attached.contains(oid) && (*oid != database.oid || shared.store_id == store_id));
-        let new = || {
-            let (index, learning) = (Mutex::default(), Mutex::default());
-            Arc::new(Shared { store_id: store_id.to_owned(), index, learning })
-        };
-        Ok(stores.entry(database.oid).or_insert_with(new).clone())
+        Ok(stores.entry(database.oid).or_insert_with(|| Arc::new(Shared::new(store_id))).clone())
     }
 
     /// The store that `name` or, without one, the caller's current database is.

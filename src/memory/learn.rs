@@ -1,19 +1,18 @@
 //! Learning from a retrieval: who ranked high and did not answer is suppressed for questions of that kind.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use duckdb::Connection;
 use uuid::Uuid;
 
 use super::engine::{Store, now};
 use super::knobs::Knobs;
-use super::rerank::Query;
-use super::scope::{Candidate, Place, Scope};
+use super::scope::{Candidate, Scope};
 use crate::error::{Error, Result};
 use crate::rank::cues;
 use crate::rank::suppression::{LearningRule, PoolMember, blame};
 use crate::store::learning::{self, ClusterId, Cues, NewRetrieval, Suppression};
-use crate::store::{to_i64, transaction};
+use crate::store::to_i64;
 
 /// Where k-means starts from: fixed, so that the same retrievals give the same clusters.
 const CLUSTERING_SEED: u64 = 0x6c65_7468_6500_0001;
@@ -39,15 +38,10 @@ pub struct QueryCue {
 
 /// c(q): the cue cluster a query belongs to; cluster 0 before the first clustering.
 pub fn cue(connection: &Connection, store: &Store, embedding: &[f32]) -> Result<QueryCue> {
-    let cues = learning::cues(connection, &store.database)?;
+    let cues = store.cues(connection)?;
     let fitting = cues.centroids.iter().all(|centroid| centroid.len() == embedding.len());
     let cluster = if fitting { cues::assign(embedding, cues.centroids.iter().map(Vec::as_slice)) } else { None };
     Ok(QueryCue { cluster: to_i64(cluster.unwrap_or(0)), generation: cues.generation, clustered_queries: cues.queries })
-}
-
-/// What is suppressed in the query's cluster of one store.
-pub fn suppressed(connection: &Connection, place: &Place, cue: &QueryCue) -> Result<Vec<Suppression>> {
-    learning::suppression_in(connection, &place.store.database, cue.cluster)
 }
 
 /// Days between two moments in microseconds.
@@ -56,54 +50,71 @@ pub fn days(from: i64, to: i64) -> f64 {
 }
 
 /// A retrieval that happened.
-pub struct Lesson<'a> {
+pub struct Lesson {
     pub retrieval: Uuid,
-    pub query: &'a Query<'a>,
-    /// The reranked pool.
-    pub members: &'a [(Candidate, PoolMember)],
+    /// The question, and its unit vector.
+    pub text: String,
+    pub embedding: Vec<f32>,
+    /// The reranked pool, in its initial order.
+    pub members: Vec<(Candidate, PoolMember)>,
 }
 
-/// Remembers the retrieval and blames its distractors, in every store of the scope that learns and can be written.
+/// Remembers retrievals and blames their distractors, in every store of the scope that learns and can be written.
 ///
 /// Never fails: what went wrong is left for `memory_stats` to show.
-pub fn learn(connection: &Connection, scope: &Scope, lesson: &Lesson, knobs: &Knobs) {
+pub fn learn(connection: &Connection, scope: &Scope, lessons: &[Lesson], knobs: &Knobs) {
+    if lessons.is_empty() {
+        return;
+    }
     for (number, place) in scope.places.iter().enumerate() {
         if let Ok(mut learning) = place.store.learning() {
-            let learned = learn_in(connection, &place.store, number, lesson, knobs);
+            let learned = learn_in(connection, &place.store, number, lessons, knobs);
             learning.error = learned.err().map(|error| error.to_string());
         }
     }
 }
 
-fn learn_in(connection: &Connection, store: &Store, number: usize, lesson: &Lesson, knobs: &Knobs) -> Result<()> {
+fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Lesson], knobs: &Knobs) -> Result<()> {
     let Some(rule) = mode(&store.config.learning)? else { return Ok(()) };
     if store.database.read_only {
         return Ok(());
     }
-    let embedding = &lesson.query.encoded.embedding;
     // Asked again, because another retrieval may have refitted the clusters since the answer was made.
-    let (cue, now) = (cue(connection, store, embedding)?, now());
-    let depth = lesson.members.len().min(knobs.learning_depth);
-    let blamed: HashMap<Uuid, f64> = lesson.members[..depth]
-        .iter()
-        .filter(|(candidate, _)| candidate.store == number)
-        .map(|(candidate, member)| (candidate.turn, blame(rule, *member, depth, knobs.eta)))
-        .filter(|(_, delta)| *delta > 0.0)
-        .collect();
-    let asked = transaction(connection, || {
-        let (id, query, cluster) = (lesson.retrieval, lesson.query.text, cue.cluster);
-        let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster };
-        let asked = learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)?;
-        let turns: Vec<Uuid> = blamed.keys().copied().collect();
-        let known = learning::suppression_of(connection, &store.database, cluster, &turns)?;
-        let mut entries: Vec<Suppression> =
-            blamed.iter().map(|(&turn, &delta)| raise(known.get(&turn), turn, cluster, delta, knobs, now)).collect();
-        entries.sort_by_key(|entry| entry.turn);
+    let cues = lessons.iter().map(|lesson| cue(connection, store, &lesson.embedding)).collect::<Result<Vec<_>>>()?;
+    let now = now();
+    // Who is blamed for how much in which cluster, in the order of the questions.
+    let mut blamed: BTreeMap<ClusterId, Vec<(Uuid, f64)>> = BTreeMap::new();
+    for (lesson, cue) in lessons.iter().zip(&cues) {
+        let depth = lesson.members.len().min(knobs.learning_depth);
+        let here = lesson.members[..depth].iter().filter(|(candidate, _)| candidate.store == number);
+        let deltas = here.map(|(candidate, member)| (candidate.turn, blame(rule, *member, depth, knobs.eta)));
+        blamed.entry(cue.cluster).or_default().extend(deltas.filter(|(_, delta)| *delta > 0.0));
+    }
+    let (asked, entries) = store.aside(connection, || {
+        let remembered = |(lesson, cue): (&'_ Lesson, &QueryCue)| -> Result<i64> {
+            let (id, query, embedding) = (lesson.retrieval, lesson.text.as_str(), lesson.embedding.as_slice());
+            let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster: cue.cluster };
+            learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)
+        };
+        let asked = lessons.iter().zip(&cues).map(remembered).collect::<Result<Vec<i64>>>()?;
+        let mut entries = Vec::new();
+        for (&cluster, blamed) in &blamed {
+            let turns: Vec<Uuid> = blamed.iter().map(|(turn, _)| *turn).collect();
+            let mut known = learning::suppression_of(connection, &store.database, cluster, &turns)?;
+            for &(turn, delta) in blamed {
+                let raised = raise(known.get(&turn), turn, cluster, delta, knobs, now);
+                known.insert(turn, raised);
+            }
+            entries.extend(known.into_values());
+        }
+        entries.sort_by_key(|entry| (entry.cluster, entry.turn));
         learning::put_suppression(connection, &store.database, &entries)?;
-        Ok(asked)
+        Ok((asked.last().copied().unwrap_or_default(), entries))
     })?;
+    store.suppression_put(&entries)?;
     // First when there are enough questions, then whenever their number has doubled.
-    if asked >= to_i64(knobs.cluster_after).max(2 * cue.clustered_queries) {
+    let clustered = cues.iter().map(|cue| cue.clustered_queries).max().unwrap_or_default();
+    if asked >= to_i64(knobs.cluster_after).max(2 * clustered) {
         fit_cues(connection, store, knobs)?;
     }
     Ok(())
@@ -179,5 +190,6 @@ fn fit_cues(connection: &Connection, store: &Store, knobs: &Knobs) -> Result<Rec
     };
     let fresh = Cues { generation: old.generation + 1, centroids: centroids.clone(), queries: 0 };
     learning::replace_cues(connection, database, &fresh, &sizes, &carried)?;
+    store.learned_anew()?;
     Ok(Reclustering { generation: fresh.generation, sizes })
 }

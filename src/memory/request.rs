@@ -1,5 +1,7 @@
 //! What is asked of whom, but for the question itself.
 
+use std::path::Path;
+
 use super::engine::Engine;
 use super::knobs::Knobs;
 use super::models::ModelSettings;
@@ -34,5 +36,7 @@ pub struct Asker<'a> {
     pub engine: &'a Engine,
     pub search_path: &'a str,
     pub models: &'a ModelSettings,
+    /// Where indexes are saved; `None`: nowhere.
+    pub cache: Option<&'a Path>,
     pub knobs: &'a Knobs,
 }

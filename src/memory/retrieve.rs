@@ -6,20 +6,20 @@ use std::sync::Arc;
 use duckdb::Connection;
 use uuid::Uuid;
 
-use super::engine::now;
+use super::engine::{BySuppressed, now};
 use super::knobs::{Fusion, Knobs};
 use super::learn::{self, Lesson};
+use super::parallel::in_parallel;
 use super::request::{Asker, Request};
 use super::rerank::{Query, Verdicts, judge};
-use super::scope::{Candidate, Place, Scope};
+use super::scope::{Candidate, Place, Scope, Shelf};
 use crate::error::{Error, Result};
-use crate::index::{Slot, vectors, words};
-use crate::model::encoder::Encoder;
+use crate::index::words::{self, WordQuery};
 use crate::model::reranker::Reranker;
 use crate::rank::fuse::{moments, reciprocal_rank, weighted_z};
-use crate::rank::order::{self, Scored};
+use crate::rank::order::{self, Highest, Scored};
 use crate::rank::suppression::PoolMember;
-use crate::store::learning::ClusterId;
+use crate::store::learning::{ClusterId, Suppression};
 use crate::store::turns::Turn;
 
 /// A memory that answers, best first, and how it came to its rank.
@@ -57,7 +57,8 @@ pub struct Standing {
 
 /// Answers each question with its best memories: min(k, turns that pass the filter) of them.
 ///
-/// The stores are synchronised once for all questions. A question without anything in it has no answers.
+/// The stores are synchronised once for all questions, which are answered side by side, and learned from when all are answered. A
+/// question without anything in it has no answers.
 pub fn retrieve(
     asker: &Asker,
     connection: &Connection,
@@ -67,11 +68,44 @@ pub fn retrieve(
     let encoder = asker.models.encoder()?;
     let reranker = reranker(asker, request)?;
     let scope = Scope::open(asker, connection, request, &encoder, now())?;
-    let answer = |question: &&str| match question.trim() {
-        "" => Ok(Vec::new()),
-        _ => answer(asker, connection, request, &scope, &encode(&encoder, question)?, reranker.as_deref()),
+    let asked: Vec<&str> = questions.iter().copied().filter(|question| !question.trim().is_empty()).collect();
+    let encoded = encoder.encode_queries(&asked)?;
+    let queries = asked.iter().zip(encoded).map(|(text, (pieces, encoded))| Query::new(text, pieces, encoded));
+    let asked = queries.map(|query| Asked::new(connection, &scope, query)).collect::<Result<Vec<_>>>()?;
+
+    // With few questions the threads share each of them, with many they share them out.
+    let side_by_side = asked.len().min(asker.models.threads);
+    let threads = asker.models.threads / side_by_side.max(1);
+    let pipeline = Pipeline { scope: &scope, knobs: asker.knobs, reranker: reranker.as_deref(), k: request.k, threads };
+    let answer = |asked: &Asked| pipeline.answer(asked);
+    let parts = in_parallel(&asked, side_by_side, 1, |part| part.iter().map(answer).collect::<Result<Vec<_>>>());
+    let answered: Vec<Answered> = match parts.into_iter().collect::<Result<Vec<_>>>() {
+        // Found out only now, since token states are not read before they are wanted. Made anew from the tables it is whole.
+        Err(error @ Error::Cache { .. }) => {
+            for place in &scope.places {
+                place.store.index()?.discard(error.to_string());
+            }
+            return retrieve(asker, connection, questions, request);
+        }
+        answered => answered?.into_iter().flatten().collect(),
     };
-    questions.iter().map(answer).collect()
+    if request.learn {
+        let lesson = |(asked, answered): (&Asked, &Answered)| Lesson {
+            retrieval: asked.retrieval,
+            text: asked.query.text.to_owned(),
+            embedding: asked.query.embedding.clone(),
+            members: answered.members.clone(),
+        };
+        // In transactions of its own; if it fails, the answers stand.
+        let lessons: Vec<Lesson> = asked.iter().zip(&answered).map(lesson).collect();
+        learn::learn(connection, &scope, &lessons, asker.knobs);
+    }
+    let mut answered = answered.into_iter();
+    let of_question = |question: &&str| match question.trim() {
+        "" => Vec::new(),
+        _ => answered.next().map_or_else(Vec::new, |answered| answered.answers),
+    };
+    Ok(questions.iter().map(of_question).collect())
 }
 
 fn reranker(asker: &Asker, request: &Request) -> Result<Option<Arc<Reranker>>> {
@@ -84,31 +118,134 @@ fn reranker(asker: &Asker, request: &Request) -> Result<Option<Arc<Reranker>>> {
     }
 }
 
-fn encode<'a>(encoder: &Encoder, question: &'a str) -> Result<Query<'a>> {
-    let (pieces, encoded) = encoder.encode_query(question)?;
-    Ok(Query { text: question, pieces, encoded })
+/// A question, and what was learned about questions of its kind in each store of the scope.
+struct Asked<'a> {
+    retrieval: Uuid,
+    query: Query<'a>,
+    cues: Vec<learn::QueryCue>,
+    suppression: Vec<Arc<BySuppressed>>,
 }
 
-/// The pipeline. Learning comes last, in transactions of its own; if it fails, the answers stand.
-fn answer(
-    asker: &Asker,
-    connection: &Connection,
-    request: &Request,
-    scope: &Scope,
-    query: &Query,
-    reranker: Option<&Reranker>,
-) -> Result<Vec<Answer>> {
-    let retrieval = Uuid::now_v7();
-    let sources = search(scope, query, asker.knobs.candidates.max(request.k))?;
-    let fused = fuse(&sources, asker.knobs);
-    let pool = suppress(connection, scope, query, fused, request.k, asker.knobs)?;
-    let ranking = rerank(scope, query, &pool, reranker, asker.knobs)?;
-    let answers = rows(scope, &sources, &pool, &ranking, retrieval, request.k)?;
-    if request.learn {
-        let lesson = Lesson { retrieval, query, members: &ranking.members(&pool) };
-        learn::learn(connection, scope, &lesson, asker.knobs);
+impl<'a> Asked<'a> {
+    fn new(connection: &Connection, scope: &Scope, query: Query<'a>) -> Result<Self> {
+        let cue = |place: &Place| learn::cue(connection, &place.store, &query.embedding);
+        let cues = scope.places.iter().map(cue).collect::<Result<Vec<_>>>()?;
+        let of_cue = |(place, cue): (&Place, &learn::QueryCue)| place.store.suppression(connection, cue.cluster);
+        let suppression = scope.places.iter().zip(&cues).map(of_cue).collect::<Result<_>>()?;
+        Ok(Self { retrieval: Uuid::now_v7(), query, cues, suppression })
     }
-    Ok(answers)
+}
+
+/// What became of a question.
+struct Answered {
+    answers: Vec<Answer>,
+    /// The pool in its initial order, to be learned from.
+    members: Vec<(Candidate, PoolMember)>,
+}
+
+/// The stages, and what all of them need. They read the snapshots and nothing else.
+struct Pipeline<'a> {
+    scope: &'a Scope,
+    knobs: &'a Knobs,
+    reranker: Option<&'a Reranker>,
+    k: usize,
+    threads: usize,
+}
+
+impl Pipeline<'_> {
+    fn answer(&self, asked: &Asked) -> Result<Answered> {
+        let sources = self.search(&asked.query)?;
+        let fused = self.fuse(&sources);
+        let pool = self.suppress(asked, fused);
+        let ranking = self.rerank(&asked.query, &pool)?;
+        let answers = self.rows(asked, &sources, &pool, &ranking)?;
+        Ok(Answered { answers, members: ranking.members(&pool) })
+    }
+
+    /// The best by words and by vectors, of the turns that pass the filter.
+    fn search(&self, query: &Query) -> Result<Sources> {
+        let n = self.knobs.candidates.max(self.k);
+        let shelves = self.scope.shelves();
+        let words = self.scope.places.iter().flat_map(|place| place.snapshot.segments()).map(|segment| segment.words());
+        let words = WordQuery::new(query.text, words)?;
+        let parts = in_parallel(&shelves, self.threads, WORTH_A_THREAD, |shelves| -> Result<Sources> {
+            Ok(Sources { words: by_words(shelves, &words, n)?, vectors: by_vectors(shelves, query, n) })
+        });
+        let (mut words, mut vectors) = (Vec::new(), Vec::new());
+        for part in parts {
+            let part = part?;
+            words.extend(part.words);
+            vectors.extend(part.vectors);
+        }
+        Ok(Sources { words: order::top(words, n), vectors: order::top(vectors, n) })
+    }
+
+    fn fuse(&self, Sources { words, vectors }: &Sources) -> Vec<Scored<Candidate>> {
+        let word_weight = self.knobs.word_weight;
+        match self.knobs.fusion {
+            Fusion::ReciprocalRank => reciprocal_rank(&[words, vectors], self.knobs.rrf_k),
+            Fusion::ZScore => weighted_z(&[(words, word_weight), (vectors, 1.0 - word_weight)]),
+        }
+    }
+
+    /// s̃ = s − α · s_{m,c(q)} (the lethe paper), in the unit of the penalty scale; then the best P, and never fewer than k.
+    fn suppress(&self, asked: &Asked, fused: Vec<Scored<Candidate>>) -> Pool {
+        let (knobs, now) = (self.knobs, now());
+        let counts = |entry: &Suppression| knobs.retention.read(entry.score, learn::days(entry.updated_at, now));
+        let (_, deviation) = moments(&fused.iter().map(|scored| scored.score).collect::<Vec<_>>());
+        let unit = knobs.suppression_alpha * knobs.penalty.unit(deviation);
+        let mut before = HashMap::with_capacity(fused.len());
+        let penalised: Vec<Scored<Candidate>> = fused
+            .into_iter()
+            .map(|Scored { id, score }| {
+                let suppression = asked.suppression[id.store].get(&id.turn).map_or(0.0, counts);
+                before.insert(id, (score, suppression));
+                Scored { id, score: score - unit * suppression }
+            })
+            .collect();
+        let size = knobs.pool.map_or(penalised.len(), |pool| pool.max(self.k));
+        Pool { members: order::top(penalised, size), before }
+    }
+
+    fn rerank(&self, query: &Query, pool: &Pool) -> Result<Ranking> {
+        let candidates: Vec<Candidate> = pool.members.iter().map(|scored| scored.id).collect();
+        let verdicts = judge(self.scope, query, &candidates, self.reranker, self.knobs, self.threads)?;
+        let mut order: Vec<Scored<(Candidate, usize)>> = candidates
+            .iter()
+            .zip(&verdicts.score)
+            .enumerate()
+            .map(|(place, (&candidate, &score))| Scored { id: (candidate, place), score })
+            .collect();
+        order::sort(&mut order);
+        Ok(Ranking { verdicts, order: order.into_iter().map(|scored| scored.id.1).collect() })
+    }
+
+    fn rows(&self, asked: &Asked, sources: &Sources, pool: &Pool, ranking: &Ranking) -> Result<Vec<Answer>> {
+        let (words, vectors) = (standings(&sources.words), standings(&sources.vectors));
+        let Ranking { verdicts, order } = ranking;
+        let row = |(rank, &place): (usize, &usize)| {
+            let candidate = pool.members[place].id;
+            let (fused, suppression) = pool.before.get(&candidate).copied().unwrap_or_default();
+            Ok(Answer {
+                rank: rank + 1,
+                turn: self.scope.turn(candidate)?,
+                store: self.scope.place(candidate)?.store.database.name.clone(),
+                score: verdicts.score[place],
+                retrieval: asked.retrieval,
+                trace: Trace {
+                    words: words.get(&candidate).copied(),
+                    vectors: vectors.get(&candidate).copied(),
+                    fused,
+                    cluster: asked.cues[candidate.store].cluster,
+                    suppression,
+                    pool_rank: place + 1,
+                    evidence: verdicts.evidence[place],
+                    reranker: verdicts.reranker.as_ref().map(|logits| logits[place]),
+                },
+            })
+        };
+        order.iter().take(self.k).enumerate().map(row).collect()
+    }
 }
 
 /// What each source found, best first.
@@ -117,35 +254,41 @@ struct Sources {
     vectors: Vec<Scored<Candidate>>,
 }
 
-/// The best `n` by words and by vectors, of the turns that pass the filter.
-fn search(scope: &Scope, query: &Query, n: usize) -> Result<Sources> {
-    let indexes: Vec<_> = scope.places.iter().map(|place| place.snapshot.words()).collect();
-    let by_words = words::search(&indexes, query.text)?;
-    let by_vectors = scope.places.iter().map(|place| {
-        let memories = place.snapshot.memories().filter(|(slot, _)| place.allows(*slot));
-        vectors::scan(&query.encoded.embedding, memories.map(|(slot, memory)| (slot, memory.embedding.as_slice())))
+/// Fewer segments than this are not worth another thread.
+const WORTH_A_THREAD: usize = 2;
+
+fn by_words(shelves: &[Shelf], query: &WordQuery, n: usize) -> Result<Vec<Scored<Candidate>>> {
+    let indexes: Vec<_> = shelves.iter().map(|shelf| (shelf.segment.words(), shelf.allowed)).collect();
+    let found = words::search(&indexes, query, n)?;
+    let candidates = shelves.iter().zip(found).flat_map(|(shelf, hits)| {
+        hits.into_iter().filter_map(|hit| Some(Scored { id: shelf.candidate(hit.id)?, score: hit.score }))
     });
-    Ok(Sources { words: order::top(gather(scope, by_words), n), vectors: order::top(gather(scope, by_vectors), n) })
+    Ok(order::top(candidates.collect(), n))
 }
 
-/// One list of candidates out of a list a store, without what the filter keeps out.
-fn gather(scope: &Scope, by_store: impl IntoIterator<Item = Vec<Scored<Slot>>>) -> Vec<Scored<Candidate>> {
-    let candidates = scope.places.iter().zip(by_store).enumerate().flat_map(|(store, (place, hits))| {
-        let allowed = hits.into_iter().filter(move |hit| place.allows(hit.id));
-        allowed.filter_map(move |hit| {
-            let turn = place.snapshot.memory(hit.id)?.turn.id;
-            Some(Scored { id: Candidate { turn, store, slot: hit.id }, score: hit.score })
-        })
-    });
-    candidates.collect()
-}
-
-fn fuse(sources: &Sources, knobs: &Knobs) -> Vec<Scored<Candidate>> {
-    let Sources { words, vectors } = sources;
-    match knobs.fusion {
-        Fusion::ReciprocalRank => reciprocal_rank(&[words, vectors], knobs.rrf_k),
-        Fusion::ZScore => weighted_z(&[(words, knobs.word_weight), (vectors, 1.0 - knobs.word_weight)]),
+/// The vectors nearest to the query's, by inner product with all of them.
+fn by_vectors(shelves: &[Shelf], query: &Query, n: usize) -> Vec<Scored<Candidate>> {
+    let mut highest = Highest::new(n);
+    let mut candidates = Vec::new();
+    for shelf in shelves {
+        let vectors = shelf.segment.vectors();
+        let mut consider = |place: usize, similarity: f32| {
+            if similarity >= highest.threshold() {
+                highest.offer(similarity);
+                let (id, score) =
+                    (u32::try_from(place).ok().and_then(|place| shelf.candidate(place)), f64::from(similarity));
+                candidates.extend(id.map(|id| Scored { id, score }));
+            }
+        };
+        match shelf.allowed {
+            None => query.vector.scan(vectors).into_iter().enumerate().for_each(|(place, s)| consider(place, s)),
+            Some(allowed) => {
+                let places = allowed.iter().enumerate().filter(|(_, allows)| **allows).map(|(place, _)| place);
+                places.for_each(|place| consider(place, query.vector.meet(vectors, place)));
+            }
+        }
     }
+    order::top(candidates, n)
 }
 
 /// The candidates that are reranked, in the order r_init.
@@ -154,55 +297,6 @@ struct Pool {
     members: Vec<Scored<Candidate>>,
     /// The scores before it, and the suppression that was held against each.
     before: HashMap<Candidate, (f64, f64)>,
-    /// The cluster of the query in each store of the scope.
-    clusters: Vec<learn::QueryCue>,
-}
-
-/// s̃ = s − α · s_{m,c(q)} (the lethe paper), in the unit of the penalty scale; then the best P, and never fewer than k.
-fn suppress(
-    connection: &Connection,
-    scope: &Scope,
-    query: &Query,
-    fused: Vec<Scored<Candidate>>,
-    k: usize,
-    knobs: &Knobs,
-) -> Result<Pool> {
-    let clusters = scope
-        .places
-        .iter()
-        .map(|place| learn::cue(connection, &place.store, &query.encoded.embedding))
-        .collect::<Result<Vec<_>>>()?;
-    let held = held_against(connection, scope, &clusters, knobs)?;
-    let (_, deviation) = moments(&fused.iter().map(|scored| scored.score).collect::<Vec<_>>());
-    let unit = knobs.suppression_alpha * knobs.penalty.unit(deviation);
-    let mut before = HashMap::with_capacity(fused.len());
-    let penalised = fused
-        .into_iter()
-        .map(|Scored { id, score }| {
-            let suppression = held.get(&(id.store, id.turn)).copied().unwrap_or(0.0);
-            before.insert(id, (score, suppression));
-            Scored { id, score: score - unit * suppression }
-        })
-        .collect::<Vec<_>>();
-    let size = knobs.pool.map_or(penalised.len(), |pool| pool.max(k));
-    Ok(Pool { members: order::top(penalised, size), before, clusters })
-}
-
-/// The suppression of every suppressed turn in the query's cluster, as it counts now.
-fn held_against(
-    connection: &Connection,
-    scope: &Scope,
-    clusters: &[learn::QueryCue],
-    knobs: &Knobs,
-) -> Result<HashMap<(usize, Uuid), f64>> {
-    let now = now();
-    let mut held = HashMap::new();
-    for (store, (place, cue)) in scope.places.iter().zip(clusters).enumerate() {
-        for entry in learn::suppressed(connection, place, cue)? {
-            held.insert((store, entry.turn), knobs.retention.read(entry.score, learn::days(entry.updated_at, now)));
-        }
-    }
-    Ok(held)
 }
 
 /// The pool in its final order.
@@ -211,20 +305,6 @@ struct Ranking {
     /// Places in the pool, best first.
     order: Vec<usize>,
 }
-
-fn rerank(scope: &Scope, query: &Query, pool: &Pool, reranker: Option<&Reranker>, knobs: &Knobs) -> Result<Ranking> {
-    let candidates: Vec<Candidate> = pool.members.iter().map(|scored| scored.id).collect();
-    let verdicts = judge(scope, query, &candidates, reranker, knobs)?;
-    let mut order: Vec<Scored<(Candidate, usize)>> = candidates
-        .iter()
-        .zip(&verdicts.score)
-        .enumerate()
-        .map(|(place, (&candidate, &score))| Scored { id: (candidate, place), score })
-        .collect();
-    order::sort(&mut order);
-    Ok(Ranking { verdicts, order: order.into_iter().map(|scored| scored.id.1).collect() })
-}
-
 impl Ranking {
     /// The pool in its initial order, with what became of each member.
     fn members(&self, pool: &Pool) -> Vec<(Candidate, PoolMember)> {
@@ -242,39 +322,4 @@ fn standings(best_first: &[Scored<Candidate>]) -> HashMap<Candidate, Standing> {
     let standing =
         |(place, scored): (usize, &Scored<Candidate>)| (scored.id, Standing { rank: place + 1, score: scored.score });
     best_first.iter().enumerate().map(standing).collect()
-}
-
-fn rows(
-    scope: &Scope,
-    sources: &Sources,
-    pool: &Pool,
-    ranking: &Ranking,
-    retrieval: Uuid,
-    k: usize,
-) -> Result<Vec<Answer>> {
-    let (words, vectors) = (standings(&sources.words), standings(&sources.vectors));
-    let Ranking { verdicts, order } = ranking;
-    let row = |(rank, &place): (usize, &usize)| {
-        let candidate = pool.members[place].id;
-        let (fused, suppression) = pool.before.get(&candidate).copied().unwrap_or_default();
-        let at: &Place = &scope.places[candidate.store];
-        Ok(Answer {
-            rank: rank + 1,
-            turn: scope.memory(candidate)?.turn.clone(),
-            store: at.store.database.name.clone(),
-            score: verdicts.score[place],
-            retrieval,
-            trace: Trace {
-                words: words.get(&candidate).copied(),
-                vectors: vectors.get(&candidate).copied(),
-                fused,
-                cluster: pool.clusters[candidate.store].cluster,
-                suppression,
-                pool_rank: place + 1,
-                evidence: verdicts.evidence[place],
-                reranker: verdicts.reranker.as_ref().map(|logits| logits[place]),
-            },
-        })
-    };
-    order.iter().take(k).enumerate().map(row).collect()
 }

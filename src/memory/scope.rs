@@ -1,6 +1,5 @@
 //! Where a question is asked: one or more stores, each as it is now, and which of its turns may be ranked.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use duckdb::Connection;
@@ -8,14 +7,15 @@ use uuid::Uuid;
 
 use super::engine::{Store, database};
 use super::request::{Asker, Request, StoreChoice};
-use super::snapshot::{Memory, Snapshot};
-use super::sync::sync;
+use super::snapshot::Snapshot;
+use super::sync::{Means, Synchronised, sync};
 use crate::error::{Error, Result};
 use crate::index::Slot;
+use crate::index::segment::{Segment, Tokens};
 use crate::model::encoder::{Encoder, Piece};
 use crate::store::catalog;
 use crate::store::schema;
-use crate::store::turns;
+use crate::store::turns::{self, Turn};
 
 /// A candidate: a turn of one of the scope's stores. Ordered by turn, so that equal scores give the same rows every time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,13 +30,25 @@ pub struct Candidate {
 pub struct Place {
     pub store: Store,
     pub snapshot: Arc<Snapshot>,
-    /// `None`: all of them.
-    allowed: Option<HashSet<Slot>>,
+    /// For each segment, for each of its memories, whether it may be ranked. `None`: all of them.
+    allowed: Option<Vec<Vec<bool>>>,
 }
 
-impl Place {
-    pub fn allows(&self, slot: Slot) -> bool {
-        self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&slot))
+/// A segment of one of the scope's stores, to be searched.
+#[derive(Clone, Copy)]
+pub struct Shelf<'a> {
+    pub store: usize,
+    number: u32,
+    pub segment: &'a Segment,
+    /// For each memory whether it may be ranked. `None`: all of them.
+    pub allowed: Option<&'a [bool]>,
+}
+
+impl Shelf<'_> {
+    /// The memory at a place of the segment, as a candidate.
+    pub fn candidate(&self, place: u32) -> Option<Candidate> {
+        let turn = self.segment.entry(place)?.turn;
+        Some(Candidate { turn, store: self.store, slot: Slot { segment: self.number, place } })
     }
 }
 
@@ -55,26 +67,38 @@ impl Scope {
         now: i64,
     ) -> Result<Self> {
         let filter = &request.filter;
+        let means = Means { encoder, cache: asker.cache, threads: asker.models.threads, progress: request.progress };
         let mut places = Vec::new();
         for store in stores(asker, connection, &request.stores)? {
             if let Some(predicate) = &filter.predicate {
                 turns::check_predicate(asker.engine.instance(), connection, &store.database, predicate)?;
             }
-            let (snapshot, _) = sync(connection, &store, encoder, request.progress)?;
-            let allowed = if filter.is_empty() && !snapshot.expiring {
+            let Synchronised { snapshot, expiring, .. } = sync(connection, &store, means)?;
+            let allowed = if filter.is_empty() && !expiring {
                 None
             } else {
-                let ids = turns::matching(connection, &store.database, filter, Some(now))?;
-                Some(ids.into_iter().filter_map(|id| snapshot.slot(id)).collect())
+                let mut allowed: Vec<Vec<bool>> =
+                    snapshot.segments().iter().map(|segment| vec![false; segment.size()]).collect();
+                for id in turns::matching(connection, &store.database, filter, Some(now))? {
+                    if let Some(slot) = snapshot.slot(id) {
+                        allowed[slot.segment as usize][slot.place as usize] = true;
+                    }
+                }
+                Some(allowed)
             };
             places.push(Place { store, snapshot, allowed });
         }
         Ok(Self { places })
     }
 
+    /// Every segment that holds something that may be ranked.
+    pub fn shelves(&self) -> Vec<Shelf<'_>> {
+        self.places.iter().enumerate().flat_map(|(store, place)| place.shelves(store)).collect()
+    }
+
     /// How many turns there are in all, whatever the filter.
-    pub fn turns(&self) -> usize {
-        self.places.iter().map(|place| place.snapshot.len()).sum()
+    pub fn size(&self) -> usize {
+        self.places.iter().map(|place| place.snapshot.size()).sum()
     }
 
     /// How many turns hold a wordpiece.
@@ -82,11 +106,30 @@ impl Scope {
         self.places.iter().map(|place| place.snapshot.containing(piece)).sum()
     }
 
-    pub fn memory(&self, candidate: Candidate) -> Result<&Arc<Memory>> {
+    /// The wordpieces of a candidate and their states.
+    pub fn tokens(&self, candidate: Candidate) -> Result<Tokens> {
+        self.place(candidate)?.snapshot.tokens(candidate.slot)
+    }
+
+    pub fn place(&self, candidate: Candidate) -> Result<&Place> {
         let place = self.places.get(candidate.store);
-        place
-            .and_then(|place| place.snapshot.memory(candidate.slot))
-            .ok_or_else(|| Error::Internal(format!("no memory behind {candidate:?}")))
+        place.ok_or_else(|| Error::Internal(format!("no store behind {candidate:?}")))
+    }
+
+    /// The turn that a candidate is.
+    pub fn turn(&self, candidate: Candidate) -> Result<Turn> {
+        self.place(candidate)?.snapshot.turn(candidate.slot)
+    }
+}
+
+impl Place {
+    fn shelves(&self, store: usize) -> Vec<Shelf<'_>> {
+        let shelf = |(number, segment)| {
+            let allowed = self.allowed.as_ref().map(|allowed| allowed[number as usize].as_slice());
+            Shelf { store, number, segment, allowed }
+        };
+        let segments = (0u32..).zip(self.snapshot.segments().iter().map(|segment| &**segment));
+        segments.map(shelf).filter(|shelf| shelf.allowed.is_none_or(|allowed| allowed.contains(&true))).collect()
     }
 }
 

@@ -1,105 +1,279 @@
-//! A store as it was at one moment, ready to be searched. Immutable: a change makes a new one that shares what stayed.
+//! A store as it was at one moment, ready to be searched. Immutable: a change makes a new one that shares the segments that stayed.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::Slot;
-use crate::index::words::Words;
+use crate::index::cache::Cache;
+use crate::index::segment::{Entry, FULL, Memory, Said, Segment, Shape, Tokens};
 use crate::model::encoder::Piece;
-use crate::rank::codes::TokenCodes;
+use crate::rank::codes::QueryCodes;
 use crate::store::turns::Turn;
 
-/// A turn with what it was encoded to.
-#[derive(Debug)]
-pub struct Memory {
-    pub turn: Turn,
-    /// The text that was encoded; also what the words are taken from.
-    pub text: String,
-    pub content_hash: String,
-    pub pieces: Vec<Piece>,
-    pub embedding: Vec<f32>,
-    pub codes: TokenCodes,
-}
+/// From so many memories on a segment is worth a file; smaller ones stay in memory, and are made again by the next process.
+const WORTH_A_FILE: usize = 512;
 
-/// The memories of a store, in slots, with what is derived from all of them.
+/// The memories of a store, in segments.
+#[derive(Default)]
 pub struct Snapshot {
-    memories: Vec<Arc<Memory>>,
-    slots: HashMap<Uuid, Slot>,
-    document_frequency: HashMap<Piece, usize>,
-    words: Words,
-    /// Whether some turn has a date on which it ends.
-    pub expiring: bool,
+    segments: Vec<Arc<Segment>>,
 }
 
 impl Snapshot {
-    pub fn empty() -> Result<Self> {
-        Ok(Self {
-            memories: Vec::new(),
-            slots: HashMap::new(),
-            document_frequency: HashMap::new(),
-            words: Words::build([])?,
-            expiring: false,
-        })
+    pub fn new(segments: Vec<Arc<Segment>>) -> Self {
+        Self { segments }
     }
 
-    /// What this becomes when `changed` take the place of the memories with their ids, or are new, and `removed` go.
-    ///
-    /// Words are only added to when nothing changed or went; else they are indexed anew.
-    pub fn with(&self, changed: Vec<Arc<Memory>>, removed: &[Uuid], expiring: bool) -> Result<Self> {
-        let only_added = removed.is_empty() && changed.iter().all(|memory| !self.slots.contains_key(&memory.turn.id));
-        let mut memories = self.memories.clone();
-        if !only_added {
-            let gone: std::collections::HashSet<Uuid> =
-                removed.iter().copied().chain(changed.iter().map(|memory| memory.turn.id)).collect();
-            memories.retain(|memory| !gone.contains(&memory.turn.id));
-        }
-        let kept = memories.len();
-        memories.extend(changed);
-        let slot = |place: usize| Slot(u32::try_from(place).unwrap_or(u32::MAX));
-        let texts =
-            |from: usize| memories.iter().enumerate().skip(from).map(|(i, memory)| (slot(i), memory.text.as_str()));
-        let words = if only_added { self.words.extended(texts(kept))? } else { Words::build(texts(0))? };
-        let mut document_frequency = if only_added { self.document_frequency.clone() } else { HashMap::new() };
-        for memory in &memories[if only_added { kept } else { 0 }..] {
-            let mut pieces = memory.pieces.clone();
-            pieces.sort_unstable();
-            pieces.dedup();
-            pieces.into_iter().for_each(|piece| *document_frequency.entry(piece).or_default() += 1);
-        }
-        let slots = memories.iter().enumerate().map(|(i, memory)| (memory.turn.id, slot(i))).collect();
-        Ok(Self { memories, slots, document_frequency, words, expiring })
+    pub fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
     }
 
-    pub fn len(&self) -> usize {
-        self.memories.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.memories.is_empty()
-    }
-
-    pub fn memories(&self) -> impl Iterator<Item = (Slot, &Arc<Memory>)> {
-        (0u32..).map(Slot).zip(&self.memories)
-    }
-
-    /// The memory in a slot of this snapshot.
-    pub fn memory(&self, slot: Slot) -> Option<&Arc<Memory>> {
-        self.memories.get(slot.0 as usize)
+    pub fn size(&self) -> usize {
+        self.segments.iter().map(|segment| segment.size()).sum()
     }
 
     pub fn slot(&self, turn: Uuid) -> Option<Slot> {
-        self.slots.get(&turn).copied()
+        let found =
+            (0u32..).zip(&self.segments).filter_map(|(segment, memories)| Some((segment, memories.place(turn)?)));
+        found.map(|(segment, place)| Slot { segment, place }).next()
+    }
+
+    pub fn entry(&self, slot: Slot) -> Option<&Entry> {
+        self.segments.get(slot.segment as usize)?.entry(slot.place)
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.segments.iter().flat_map(|segment| segment.entries())
+    }
+
+    fn segment(&self, slot: Slot) -> Result<&Segment> {
+        let segment = self.segments.get(slot.segment as usize);
+        segment.map(|segment| &**segment).ok_or_else(|| Error::Internal(format!("no segment for {slot:?}")))
+    }
+
+    /// The wordpieces of a memory and their states.
+    pub fn tokens(&self, slot: Slot) -> Result<Tokens> {
+        self.segment(slot)?.tokens(slot.place)
+    }
+
+    /// The turn that a memory is of.
+    pub fn turn(&self, slot: Slot) -> Result<Turn> {
+        let segment = self.segment(slot)?;
+        let Said { speaker, said_at, content } = segment.said(slot.place)?;
+        let entry = segment.entry(slot.place).ok_or_else(|| Error::Internal(format!("no memory in {slot:?}")))?;
+        let session = entry.session.as_deref().map(str::to_owned);
+        Ok(Turn { id: entry.turn, session, speaker, said_at, content })
+    }
+
+    /// The inner product of the query with the whole-turn vector of a memory.
+    pub fn similarity(&self, query: &QueryCodes, slot: Slot) -> Result<f32> {
+        Ok(query.meet(self.segment(slot)?.vectors(), slot.place as usize))
     }
 
     /// How many memories hold a wordpiece.
     pub fn containing(&self, piece: Piece) -> usize {
-        self.document_frequency.get(&piece).copied().unwrap_or(0)
+        self.segments.iter().map(|segment| segment.containing(piece)).sum()
+    }
+}
+
+/// The next snapshot while it is made.
+pub struct Draft<'a> {
+    base: &'a Snapshot,
+    shape: Shape,
+    cache: Option<&'a Cache>,
+    fresh: Vec<Segment>,
+    waiting: Vec<Memory>,
+    /// Turns whose memories in `base` no longer count.
+    gone: HashSet<Uuid>,
+    /// What last kept a segment from being saved.
+    problem: Option<Error>,
+}
+
+impl<'a> Draft<'a> {
+    pub fn new(base: &'a Snapshot, shape: Shape, cache: Option<&'a Cache>) -> Self {
+        Self { base, shape, cache, fresh: Vec::new(), waiting: Vec::new(), gone: HashSet::new(), problem: None }
     }
 
-    pub fn words(&self) -> &Words {
-        &self.words
+    /// Adds a memory, in the place of the one of the same turn if there is one.
+    pub fn put(&mut self, memory: Memory) -> Result<()> {
+        self.gone.insert(memory.entry.turn);
+        self.waiting.push(memory);
+        if self.waiting.len() == FULL {
+            // Full, so it is never put together with another, and its token states need not stay in memory.
+            let segment = self.close()?;
+            let kept = segment.map(|segment| self.keep(segment));
+            self.fresh.extend(kept);
+        }
+        Ok(())
+    }
+
+    pub fn remove(&mut self, turn: Uuid) {
+        self.gone.insert(turn);
+    }
+
+    /// Makes a segment of the memories that wait for one.
+    fn close(&mut self) -> Result<Option<Segment>> {
+        let waiting = std::mem::take(&mut self.waiting);
+        if waiting.is_empty() { Ok(None) } else { Segment::build(self.shape, waiting).map(Some) }
+    }
+
+    /// Saves a segment that is worth it. One that cannot be saved stays in memory.
+    fn keep(&mut self, segment: Segment) -> Segment {
+        let Some(cache) = self.cache.filter(|_| segment.size() >= WORTH_A_FILE && segment.name().is_none()) else {
+            return segment;
+        };
+        match cache.keep(&segment) {
+            Ok(saved) => segment.read_from(saved),
+            Err(error) => {
+                self.problem = Some(error);
+                segment
+            }
+        }
+    }
+
+    /// The snapshot, and what kept it from being saved, if something did.
+    pub fn finish(mut self) -> Result<(Snapshot, Option<Error>)> {
+        let last = self.close()?;
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        for segment in &self.base.segments {
+            let kept: Vec<bool> = segment.entries().iter().map(|entry| !self.gone.contains(&entry.turn)).collect();
+            if kept.iter().all(|kept| *kept) {
+                segments.push(segment.clone());
+            } else if let Some(rest) = Segment::merge(self.shape, &[(segment, kept)])? {
+                segments.push(Arc::new(rest));
+            }
+        }
+        segments.extend(std::mem::take(&mut self.fresh).into_iter().chain(last).map(Arc::new));
+        while let Some(small) = segments.windows(2).position(|pair| merges(pair[0].size(), pair[1].size())) {
+            let pair = [&*segments[small], &*segments[small + 1]].map(|segment| (segment, vec![true; segment.size()]));
+            let merged = Segment::merge(self.shape, &pair)?;
+            segments.splice(small..small + 2, merged.map(Arc::new));
+        }
+        let keep = |segment: Arc<Segment>| match Arc::try_unwrap(segment) {
+            Ok(own) => Arc::new(self.keep(own)),
+            Err(shared) => shared,
+        };
+        let segments = segments.into_iter().map(keep).collect();
+        Ok((Snapshot { segments }, self.problem))
+    }
+}
+
+/// Whether neighbours are put together. Each segment is at least twice as large as the next, up to a limit, so that a turn is
+/// rewritten a few times however many are added one by one, and there are few segments.
+fn merges(before: usize, after: usize) -> bool {
+    before + after <= FULL && before < 2 * after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rank::codes::{Bits, Codes};
+    use proptest::prelude::*;
+
+    const SHAPE: Shape = Shape { dim: 2, bits: Bits::Eight };
+
+    fn memory(number: u16, word: &str) -> Memory {
+        let angle = f32::from(number);
+        Memory {
+            entry: Entry {
+                turn: Uuid::from_u128(u128::from(number)),
+                session: (!number.is_multiple_of(3)).then(|| format!("s{}", number % 3).into()),
+                turn_hash: u64::from(number) << 8 | word.len() as u64,
+                content_hash: [number as u8; 16],
+            },
+            said: Said { speaker: None, said_at: Some(i64::from(number)), content: word.to_owned() },
+            text: format!("turn {word}"),
+            pieces: vec![u32::from(number % 5), 7],
+            embedding: vec![angle.cos(), angle.sin()],
+            tokens: Codes::encode(&[angle.cos(), angle.sin(), 1.0, 0.0], 2, Bits::Eight),
+        }
+    }
+
+    /// Everything that is known of each turn, by turn.
+    fn contents(snapshot: &Snapshot) -> Vec<(Entry, Turn, Tokens, Vec<u8>)> {
+        let mut all: Vec<_> = (0u32..)
+            .zip(snapshot.segments())
+            .flat_map(|(segment, memories)| (0..memories.size() as u32).map(move |place| Slot { segment, place }))
+            .map(|slot| {
+                let entry = snapshot.entry(slot).unwrap().clone();
+                assert_eq!(snapshot.slot(entry.turn), Some(slot));
+                let vectors = snapshot.segments()[slot.segment as usize].vectors();
+                let row = slot.place as usize * 2;
+                (
+                    entry,
+                    snapshot.turn(slot).unwrap(),
+                    snapshot.tokens(slot).unwrap(),
+                    vectors.codes()[row..row + 2].to_vec(),
+                )
+            })
+            .collect();
+        all.sort_by_key(|(entry, ..)| entry.turn);
+        all
+    }
+
+    fn build(memories: impl IntoIterator<Item = Memory>) -> Snapshot {
+        let empty = Snapshot::default();
+        let mut draft = Draft::new(&empty, SHAPE, None);
+        memories.into_iter().for_each(|memory| draft.put(memory).unwrap());
+        draft.finish().unwrap().0
+    }
+
+    #[test]
+    fn an_empty_store_has_no_segment() {
+        let snapshot = build([]);
+        assert_eq!((snapshot.size(), snapshot.segments().len()), (0, 0));
+        let one = build([memory(1, "a")]);
+        let mut draft = Draft::new(&one, SHAPE, None);
+        draft.remove(Uuid::from_u128(1));
+        assert_eq!(draft.finish().unwrap().0.segments().len(), 0);
+    }
+
+    #[test]
+    fn turns_added_one_by_one_end_in_few_segments() {
+        let mut snapshot = build([]);
+        for number in 0..300 {
+            let mut draft = Draft::new(&snapshot, SHAPE, None);
+            draft.put(memory(number, "a")).unwrap();
+            snapshot = draft.finish().unwrap().0;
+        }
+        assert_eq!(snapshot.size(), 300);
+        assert!(snapshot.segments().len() <= 10, "{}", snapshot.segments().len());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        /// Whatever happened to a store one thing after another, it is as if it had been made at once.
+        #[test]
+        fn changes_lead_where_a_fresh_start_does(steps in prop::collection::vec(
+            prop::collection::vec((0u16..30, 0u8..3), 1..6), 1..8))
+        {
+            let mut snapshot = build([]);
+            let mut truth = std::collections::BTreeMap::new();
+            for step in steps {
+                let mut draft = Draft::new(&snapshot, SHAPE, None);
+                let distinct: std::collections::BTreeMap<u16, u8> = step.into_iter().collect();
+                for (number, what) in distinct {
+                    match ["", "word", "longer word"][usize::from(what)] {
+                        "" => {
+                            draft.remove(Uuid::from_u128(u128::from(number)));
+                            truth.remove(&number);
+                        }
+                        word => {
+                            draft.put(memory(number, word)).unwrap();
+                            truth.insert(number, word);
+                        }
+                    }
+                }
+                snapshot = draft.finish().unwrap().0;
+            }
+            let fresh = build(truth.iter().map(|(&number, word)| memory(number, word)));
+            prop_assert_eq!(contents(&snapshot), contents(&fresh));
+            for piece in 0..8 {
+                prop_assert_eq!(snapshot.containing(piece), fresh.containing(piece));
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokenizers::Tokenizer;
 use super::directory::{ModelDirectory, Pooling, broken};
 use super::runtime;
 use crate::error::{Error, Result};
-use crate::rank::evidence::normalise;
+use crate::rank::kernel::normalise;
 
 /// The longest query, in wordpieces: a question, not a document. Each piece is compared with each piece of hundreds of turns.
 const LONGEST_QUERY: usize = 1024;
@@ -105,17 +105,19 @@ impl Encoder {
         pieces(&self.tokenizer, text)
     }
 
-    /// Encodes one query by itself, behind the model's query prefix. Returns its pieces too.
-    pub fn encode_query(&self, query: &str) -> Result<(Vec<Piece>, Encoded)> {
-        let own = self.pieces(query)?;
-        if own.len() > LONGEST_QUERY {
-            let allowed = format!("at most {LONGEST_QUERY} wordpieces, about {} characters", 4 * LONGEST_QUERY);
-            return Err(Error::argument("query", format!("{} wordpieces long", own.len()), allowed));
+    /// Encodes queries, each behind the model's query prefix. Returns their pieces too.
+    pub fn encode_queries(&self, queries: &[&str]) -> Result<Vec<(Vec<Piece>, Encoded)>> {
+        let mut inputs = Vec::with_capacity(queries.len());
+        for query in queries {
+            let own = self.pieces(query)?;
+            if own.len() > LONGEST_QUERY {
+                let allowed = format!("at most {LONGEST_QUERY} wordpieces, about {} characters", 4 * LONGEST_QUERY);
+                return Err(Error::argument("query", format!("{} wordpieces long", own.len()), allowed));
+            }
+            inputs.push(Input { context: Vec::new(), own });
         }
-        let input = Input { context: Vec::new(), own };
-        let encoded = self.run(std::slice::from_ref(&input), &self.query_prefix)?;
-        let first = encoded.into_iter().next().ok_or_else(|| Error::Model("no output for the query".into()))?;
-        Ok((input.own, first))
+        let encoded = self.run(&inputs, &self.query_prefix)?;
+        Ok(inputs.into_iter().map(|input| input.own).zip(encoded).collect())
     }
 
     /// Encodes memories, each behind its context and the model's memory prefix; results in the order of the inputs.

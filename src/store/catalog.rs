@@ -1,5 +1,7 @@
 //! Which databases are attached, and how their names are written.
 
+use std::path::PathBuf;
+
 use duckdb::Connection;
 
 use crate::error::{Error, Result};
@@ -11,6 +13,8 @@ pub struct Database {
     pub read_only: bool,
     /// DuckDB's number for it: another one each time a database is attached.
     pub oid: i64,
+    /// The local file of a database in DuckDB's own format.
+    pub file: Option<PathBuf>,
 }
 
 impl Database {
@@ -36,10 +40,14 @@ fn quote(name: &str) -> String {
 
 /// All attached databases that are not DuckDB's own, by name.
 pub fn databases(connection: &Connection) -> Result<Vec<Database>> {
-    let mut statement = connection
-        .prepare("SELECT database_name, readonly, database_oid FROM duckdb_databases() WHERE NOT internal ORDER BY database_name")?;
-    let rows =
-        statement.query_map([], |row| Ok(Database { name: row.get(0)?, read_only: row.get(1)?, oid: row.get(2)? }))?;
+    let mut statement = connection.prepare(
+        "SELECT database_name, readonly, database_oid, CASE WHEN type = 'duckdb' THEN path END \
+         FROM duckdb_databases() WHERE NOT internal ORDER BY database_name",
+    )?;
+    let rows = statement.query_map([], |row| {
+        let file = row.get::<_, Option<String>>(3)?.map(PathBuf::from);
+        Ok(Database { name: row.get(0)?, read_only: row.get(1)?, oid: row.get(2)?, file })
+    })?;
     Ok(rows.collect::<std::result::Result<_, _>>()?)
 }
 
@@ -103,7 +111,7 @@ mod tests {
 
     #[test]
     fn names_are_quoted() {
-        let database = Database { name: "my \"odd\".db".into(), read_only: false, oid: 1 };
+        let database = Database { name: "my \"odd\".db".into(), read_only: false, oid: 1, file: None };
         assert_eq!(database.table("turns"), "\"my \"\"odd\"\".db\".lethe.turns");
     }
 

@@ -10,11 +10,12 @@ pub mod schema;
 pub mod states;
 pub mod statistics;
 pub mod turns;
+pub mod version;
 
 use std::sync::Arc;
 
 use duckdb::Connection;
-use duckdb::arrow::array::{ArrayRef, Float32Builder, ListBuilder};
+use duckdb::arrow::array::{Array, ArrayRef, Float32Builder, ListBuilder};
 use duckdb::arrow::datatypes::{Field, Schema};
 use duckdb::arrow::record_batch::RecordBatch;
 
@@ -56,6 +57,18 @@ pub(crate) fn append(
     appender.append_record_batch(batch.map_err(|error| Error::Internal(error.to_string()))?)?;
     appender.flush()?;
     Ok(())
+}
+
+/// A column of what a query returned.
+pub(crate) fn column<T: 'static>(batch: &RecordBatch, index: usize) -> Result<&T> {
+    cast(batch.column(index))
+}
+
+pub(crate) fn cast<T: 'static>(array: &ArrayRef) -> Result<&T> {
+    array
+        .as_any()
+        .downcast_ref()
+        .ok_or_else(|| Error::Internal(format!("DuckDB returned a column of type {}", array.data_type())))
 }
 
 /// A FLOAT[] column.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use duckdb::arrow::array::{
-    Array, ArrayRef, BinaryArray, Float32Array, ListArray, ListBuilder, StringArray, UInt32Array, UInt32Builder,
+    ArrayRef, BinaryArray, Float32Array, ListArray, ListBuilder, StringArray, UInt32Array, UInt32Builder,
 };
 use duckdb::arrow::record_batch::RecordBatch;
 use duckdb::{Connection, params};
 use uuid::Uuid;
 
 use super::catalog::Database;
-use super::{DERIVED, append, float_lists, ids_relation, transaction, uuid};
-use crate::error::{Error, Result};
+use super::{DERIVED, append, cast, column, float_lists, ids_relation, transaction, uuid};
+use crate::error::Result;
 
 /// One row of `states`, as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,54 +26,43 @@ pub struct StoredState {
     pub scales: Vec<u8>,
 }
 
-/// The states that `encoder` made, of the given turns or of all.
+/// Passes the states that `encoder` made, of the given turns or of all, one after another: they need not fit into memory.
 pub fn read(
     connection: &Connection,
     database: &Database,
     encoder: &str,
     turns: Option<&[Uuid]>,
-) -> Result<Vec<StoredState>> {
+    mut each: impl FnMut(StoredState) -> Result<()>,
+) -> Result<()> {
     let these = turns.map_or_else(String::new, |ids| format!("AND turn_id IN {}", ids_relation(ids)));
     let sql = format!(
         "SELECT turn_id::VARCHAR, content_hash, embedding, token_ids, codes, scales FROM {} WHERE encoder_id = ? {these}",
         database.table("states")
     );
     let mut statement = connection.prepare(&sql)?;
-    let mut states = Vec::new();
-    for batch in statement.query_arrow(params![encoder])? {
-        read_batch(&batch, &mut states)?;
+    for batch in statement.stream_arrow(params![encoder])? {
+        read_batch(&batch?, &mut each)?;
     }
-    Ok(states)
+    Ok(())
 }
 
-fn read_batch(batch: &RecordBatch, states: &mut Vec<StoredState>) -> Result<()> {
+fn read_batch(batch: &RecordBatch, each: &mut impl FnMut(StoredState) -> Result<()>) -> Result<()> {
     let text = |i| column::<StringArray>(batch, i);
     let list = |i| column::<ListArray>(batch, i);
     let blob = |i| column::<BinaryArray>(batch, i);
     let (turns, hashes, embeddings, pieces, codes, scales) =
         (text(0)?, text(1)?, list(2)?, list(3)?, blob(4)?, blob(5)?);
     for row in 0..batch.num_rows() {
-        states.push(StoredState {
+        each(StoredState {
             turn: uuid(turns.value(row))?,
             content_hash: hashes.value(row).to_owned(),
             embedding: cast::<Float32Array>(&embeddings.value(row))?.values().to_vec(),
             pieces: cast::<UInt32Array>(&pieces.value(row))?.values().to_vec(),
             codes: codes.value(row).to_vec(),
             scales: scales.value(row).to_vec(),
-        });
+        })?;
     }
     Ok(())
-}
-
-fn column<T: 'static>(batch: &RecordBatch, index: usize) -> Result<&T> {
-    cast(batch.column(index))
-}
-
-fn cast<T: 'static>(array: &ArrayRef) -> Result<&T> {
-    array
-        .as_any()
-        .downcast_ref()
-        .ok_or_else(|| Error::Internal(format!("DuckDB returned a column of type {}", array.data_type())))
 }
 
 /// Stores states in the place of what there was of the same turns, in one transaction.

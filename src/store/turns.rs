@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
+use duckdb::arrow::array::StringArray;
 use duckdb::types::{TimeUnit, Value as Parameter};
-use duckdb::{Connection, params, params_from_iter};
+use duckdb::{Connection, Row, params, params_from_iter};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::catalog::Database;
 use super::instance::Instance;
-use super::{ids_relation, uuid};
+use super::{column, ids_relation, uuid};
 use crate::error::{Error, Result};
 
 /// A turn: one thing that one speaker said.
@@ -34,9 +36,9 @@ pub struct NewTurn {
 pub type Session = Option<String>;
 
 /// What a session's turns add up to: equal exactly when they are unchanged, but for a collision of 64-bit hashes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    turns: u64,
+    pub turns: u64,
     hashes: String,
 }
 
@@ -47,9 +49,11 @@ pub struct Fingerprints {
     pub expiring: u64,
 }
 
+/// DuckDB makes the hash of several columns by adding up theirs without carry, as `bit_xor` does with rows: two turns that swapped
+/// their contents would add up to the same. So each row's hash is hashed once more.
 pub fn fingerprints(connection: &Connection, database: &Database) -> Result<Fingerprints> {
     let sql = format!(
-        "SELECT session_id, count(*), sum(hash(turn_id, speaker, said_at, content)::HUGEINT)::VARCHAR, count(valid_until) \
+        "SELECT session_id, count(*), bit_xor(hash(hash(turn_id, speaker, said_at, content)))::VARCHAR, count(valid_until) \
          FROM {} GROUP BY session_id",
         database.table("turns")
     );
@@ -66,34 +70,42 @@ pub fn fingerprints(connection: &Connection, database: &Database) -> Result<Fing
     Ok(found)
 }
 
+/// A turn's columns, in the order [`turn_of`] reads them.
+fn turn_columns() -> String {
+    let said_at = format!(
+        "CASE WHEN isfinite(said_at) THEN epoch_us(said_at) WHEN said_at > 'epoch' THEN {0} ELSE -{0} END",
+        i64::MAX
+    );
+    format!("turn_id::VARCHAR, session_id, speaker, CASE WHEN said_at IS NOT NULL THEN {said_at} END, content")
+}
+
+fn turn_of(row: &Row) -> Result<Turn> {
+    Ok(Turn {
+        id: uuid(&row.get::<_, String>(0)?)?,
+        session: row.get(1)?,
+        speaker: row.get(2)?,
+        said_at: row.get(3)?,
+        content: row.get(4)?,
+    })
+}
+
 /// All turns of the given sessions, session by session, each in the order in which it was said: (said_at, turn_id), turns
 /// without a date first.
 pub fn of_sessions(connection: &Connection, database: &Database, sessions: &[&Session]) -> Result<Vec<Turn>> {
     let names: Vec<Parameter> = sessions.iter().filter_map(|session| (*session).clone().map(Parameter::Text)).collect();
     let places = vec!["?"; names.len()].join(",");
     let orphans = if sessions.iter().any(|session| session.is_none()) { "OR session_id IS NULL" } else { "" };
-    let said_at = format!(
-        "CASE WHEN isfinite(said_at) THEN epoch_us(said_at) WHEN said_at > 'epoch' THEN {0} ELSE -{0} END",
-        i64::MAX
-    );
-    let said_at = format!("CASE WHEN said_at IS NOT NULL THEN {said_at} END");
     let sql = format!(
-        "SELECT turn_id::VARCHAR, session_id, speaker, {said_at}, content \
-         FROM {} WHERE session_id IN (SELECT unnest([{places}]::VARCHAR[])) {orphans} \
+        "SELECT {} FROM {} WHERE session_id IN (SELECT unnest([{places}]::VARCHAR[])) {orphans} \
          ORDER BY session_id NULLS FIRST, said_at NULLS FIRST, turn_id",
+        turn_columns(),
         database.table("turns")
     );
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query(params_from_iter(names))?;
     let mut turns = Vec::new();
     while let Some(row) = rows.next()? {
-        turns.push(Turn {
-            id: uuid(&row.get::<_, String>(0)?)?,
-            session: row.get(1)?,
-            speaker: row.get(2)?,
-            said_at: row.get(3)?,
-            content: row.get(4)?,
-        });
+        turns.push(turn_of(row)?);
     }
     Ok(turns)
 }
@@ -173,10 +185,13 @@ pub fn matching(
 ) -> Result<Vec<Uuid>> {
     let (sql, parameters) = filter.select(&database.table("turns"), valid_at);
     let mut statement = connection.prepare(&sql).map_err(|error| predicate_error(filter, error))?;
-    let mut rows = statement.query(params_from_iter(parameters)).map_err(|error| predicate_error(filter, error))?;
+    let refused = |error| predicate_error(filter, error);
     let mut ids = Vec::new();
-    while let Some(row) = rows.next()? {
-        ids.push(uuid(&row.get::<_, String>(0)?)?);
+    for batch in statement.stream_arrow(params_from_iter(parameters)).map_err(refused)? {
+        let batch = batch.map_err(refused)?;
+        for id in column::<StringArray>(&batch, 0)?.iter().flatten() {
+            ids.push(uuid(id)?);
+        }
     }
     Ok(ids)
 }
