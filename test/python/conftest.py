@@ -1,9 +1,16 @@
 """Stores to test with. Encoding is what takes time, so a store is encoded once and copied for each test."""
 
+import os
 import shutil
+import tempfile
 
 import pytest
 from support import EXTENSION, connect, facts, insert
+
+
+# Indexes are saved where they go with the tests. Before the first connection: the default is read then.
+CACHE = tempfile.TemporaryDirectory(prefix="lethe-test-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 
 def pytest_report_header():

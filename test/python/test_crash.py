@@ -1,6 +1,7 @@
 """A process that is killed: what was committed is there, and what was left undone is done by the next."""
 
 import shutil
+import signal
 import time
 
 import pytest
@@ -166,4 +167,61 @@ def test_killed_while_forgetting_loses_all_of_a_session_or_nothing(store_file):
     assert left in (0, 4)
     connection.execute("CALL memory_sync()")
     assert count(connection, "states") == count(connection, "turns") == 8 + left
+    connection.close()
+
+
+def test_ctrl_c_keeps_what_was_encoded(pending_file, whole, tmp_path):
+    """The call ends with an error soon after, what was stored stays, and the next call does the rest."""
+    path = shutil.copy(pending_file, tmp_path / "store.db")
+    process = start(
+        """
+        import os, signal, threading
+        connection = connect(args[0])
+        watching = connection.cursor()
+
+        def interrupt():
+            while count(watching, 'states') == 0:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            connection.execute('CALL memory_sync()')
+            tell('not interrupted')
+        except (KeyboardInterrupt, RuntimeError) as error:
+            time.sleep(0.1)
+            tell(count(connection.cursor(), 'states'))
+        except BaseException as error:
+            tell(repr(error))
+        """,
+        path,
+    )
+    out, err = process.communicate(timeout=240)
+    print(out, err)
+    connection = connect(path)
+    stored = count(connection, "states")
+    assert 0 < stored < TURNS and stored % GROUP == 0
+    assert one(connection, "FROM memory_sync()")["encoded"] == TURNS - stored
+    assert_same_states(states(connection), states(whole))
+    connection.close()
+
+
+def test_ctrl_c_ends_a_process_that_does_not_handle_it(pending_file, tmp_path):
+    """As before lethe was loaded, and after it has encoded. What was encoded is there."""
+    path = shutil.copy(pending_file, tmp_path / "store.db")
+    process = start(
+        """
+        import os, signal, threading
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        connection = connect(args[0])
+        connection.execute('CALL memory_sync()')
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+        """,
+        path,
+    )
+    process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGINT
+    connection = connect(path)
+    assert count(connection, "states") == TURNS
     connection.close()

@@ -160,6 +160,7 @@ def test_what_was_learned_is_alive_in_another_process(store_file):
     found = rows(connection, "FROM memory_suppression()")
     assert [[str(r["turn_id"]), r["cue_cluster"], r["score"], r["hits"]] for r in found] == told["suppression"]
     assert rows(connection, "SELECT cluster_id, centroid, queries FROM lethe.cues ORDER BY ALL") == told["cues"]
+    contents(connection, FACTS[0][3])  # has the index made, as it is in the other process
     stats = one(connection, "FROM memory_stats()")
     assert stats == told["stats"]
     assert (stats["retrievals"], stats["clusters"], stats["generation"], stats["encoded"]) == (7, 2, 1, len(FACTS))

@@ -55,8 +55,9 @@ class Oracle:
         return np.array([math.log(1 + (n - self.holding[p] + 0.5) / (self.holding[p] + 0.5)) for p in pieces])
 
     def vectors(self, question):
+        """By the vectors as the index holds them: eight bits a value, the largest 127."""
         _, embedding, _ = self.encoder(question)
-        return {turn: float(row["embedding"] @ embedding) for turn, row in self.stored.items()}
+        return {turn: float(eight_bits(row["embedding"]) @ embedding) for turn, row in self.stored.items()}
 
     def evidence(self, question, pool, rule, k=64):
         """Σ w_i max(best_i, t_i) / Σ w_i; t_i is the k-th highest similarity over all tokens of the pool, but at least 0."""
@@ -70,6 +71,11 @@ class Oracle:
         if floored:
             best = {turn: np.maximum(b, floor) for turn, b in best.items()}
         return {turn: float(weights @ b / weights.sum()) for turn, b in best.items()}
+
+
+def eight_bits(vector):
+    scale = np.abs(vector).max() / 127
+    return np.round(vector / scale) * scale
 
 
 def standardised(scores):
