@@ -11,6 +11,7 @@ PYTHON ?= python3
 CACHE ?= $(HOME)/.cache/lethe
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 DATA ?=
+SIZES ?= 20000 200000
 
 # The versions of DuckDB that everything is tested on, and one more that is only tried. As in extension_config/extension.json.
 TESTED := 1.5.6 2.0.1
@@ -57,7 +58,7 @@ test-rust: $(MODELS) | tools ## the unit tests of the whole crate
 
 test-sql: $(TESTED:%=test-sql-%) ## test/sql, on each DuckDB
 test-sql-%: $(EXTENSION) $(MODELS) $(call ready,%)
-	LETHE_EXTENSION=$(EXTENSION) LETHE_PYTHON=$(call python,$*) cargo run --quiet -p sqllogic
+	XDG_CACHE_HOME=$$(mktemp -d) LETHE_EXTENSION=$(EXTENSION) LETHE_PYTHON=$(call python,$*) cargo run --quiet -p sqllogic
 
 test-python: $(TESTED:%=test-python-%) ## test/python, on each DuckDB
 test-python-%: $(EXTENSION) $(MODELS) $(call ready,%)
@@ -75,9 +76,12 @@ lint: $(DENY) | tools ## format, clippy, licences, and whether the documentation
 	$(PYTHON) extension_config/document.py --check
 
 ##@ Measure and maintain
-.PHONY: bench-locomo needs-data docs clean
+.PHONY: bench-locomo bench-scale needs-data docs clean
 bench-locomo: needs-data $(EXTENSION) $(MODELS) ## retrieval quality on LoCoMo (DATA=path of locomo10.json)
 	$(call python,$(NEWEST)) bench/locomo.py --extension $(EXTENSION) --data "$(DATA)"
+
+bench-scale: needs-data $(EXTENSION) $(MODELS) $(CACHE)/venv/scale/.ready ## time and bytes on many turns, beside fts and vss (DATA=…, SIZES="20000 200000")
+	$(CACHE)/venv/scale/bin/python bench/scale.py --extension $(EXTENSION) --data "$(DATA)" --sizes $(SIZES) --out build/scale
 
 needs-data:
 	@test -f "$(DATA)" || { echo 'make: name the data with DATA=path of locomo10.json' >&2; exit 1; }
@@ -102,6 +106,11 @@ $(EXTENSION): $(LIBRARY) extension_config/package.py extension_config/extension.
 $(CACHE)/venv/duckdb-%/.ready: $(REQUIREMENTS) | tools
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check duckdb==$* $(REQUIREMENTS:%=-r %)
+	touch $@
+
+$(CACHE)/venv/scale/.ready: bench/requirements-scale.txt extension_config/requirements-setup.txt bench/requirements.txt | tools
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $< -r extension_config/requirements-setup.txt -r bench/requirements.txt
 	touch $@
 
 $(call ready,$(TRIED)): | tools
