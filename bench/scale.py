@@ -18,6 +18,7 @@ Stores and indexes stay in `--work`; a run that was stopped goes on where it was
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -26,7 +27,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import fmean, median
@@ -255,7 +255,7 @@ def ask(name: str, lethe: duckdb.DuckDBPyConnection, rival: duckdb.DuckDBPyConne
     return [row[0] for row in found.fetchall()]
 
 
-@cache
+@functools.cache
 def vector_of(lethe: duckdb.DuckDBPyConnection, question: str) -> list[float]:
     """The vector of a question that was learned from."""
     sql = "SELECT embedding FROM lethe.retrievals WHERE query = ? ORDER BY asked_at DESC LIMIT 1"

@@ -158,7 +158,7 @@ impl Segment {
         let mut vectors = Codes::encode(&[], shape.dim, Bits::Eight);
         let (mut containing, mut bytes) = (HashMap::new(), Vec::new());
         for memory in memories {
-            vectors.copy_row(&Codes::encode(&memory.embedding, shape.dim, Bits::Eight), 0);
+            vectors.push(&memory.embedding);
             count(&memory.pieces, &mut containing);
             records.push(append(&mut bytes, &memory)?);
             entries.push(memory.entry);

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::engine::{Store, now};
 use super::knobs::Knobs;
+use super::rerank::Query;
 use super::scope::{Candidate, Scope};
 use crate::error::{Error, Result};
 use crate::rank::cues;
@@ -50,13 +51,11 @@ pub fn days(from: i64, to: i64) -> f64 {
 }
 
 /// A retrieval that happened.
-pub struct Lesson {
+pub struct Lesson<'a> {
     pub retrieval: Uuid,
-    /// The question, and its unit vector.
-    pub text: String,
-    pub embedding: Vec<f32>,
+    pub query: &'a Query<'a>,
     /// The reranked pool, in its initial order.
-    pub members: Vec<(Candidate, PoolMember)>,
+    pub members: &'a [(Candidate, PoolMember)],
 }
 
 /// Remembers retrievals and blames their distractors, in every store of the scope that learns and can be written.
@@ -80,7 +79,8 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
         return Ok(());
     }
     // Asked again, because another retrieval may have refitted the clusters since the answer was made.
-    let cues = lessons.iter().map(|lesson| cue(connection, store, &lesson.embedding)).collect::<Result<Vec<_>>>()?;
+    let cues =
+        lessons.iter().map(|lesson| cue(connection, store, &lesson.query.embedding)).collect::<Result<Vec<_>>>()?;
     let now = now();
     // Who is blamed for how much in which cluster, in the order of the questions.
     let mut blamed: BTreeMap<ClusterId, Vec<(Uuid, f64)>> = BTreeMap::new();
@@ -92,7 +92,7 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
     }
     let (asked, entries) = store.aside(connection, || {
         let remembered = |(lesson, cue): (&'_ Lesson, &QueryCue)| -> Result<i64> {
-            let (id, query, embedding) = (lesson.retrieval, lesson.text.as_str(), lesson.embedding.as_slice());
+            let (id, query, embedding) = (lesson.retrieval, lesson.query.text, lesson.query.embedding.as_slice());
             let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster: cue.cluster };
             learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)
         };

@@ -90,11 +90,9 @@ pub fn retrieve(
         answered => answered?.into_iter().flatten().collect(),
     };
     if request.learn {
-        let lesson = |(asked, answered): (&Asked, &Answered)| Lesson {
-            retrieval: asked.retrieval,
-            text: asked.query.text.to_owned(),
-            embedding: asked.query.embedding.clone(),
-            members: answered.members.clone(),
+        let lesson = |(asked, answered)| {
+            let (Asked { retrieval, query, .. }, Answered { members, .. }): (&Asked, &Answered) = (asked, answered);
+            Lesson { retrieval: *retrieval, query, members }
         };
         // In transactions of its own; if it fails, the answers stand.
         let lessons: Vec<Lesson> = asked.iter().zip(&answered).map(lesson).collect();

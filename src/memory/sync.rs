@@ -159,9 +159,8 @@ pub fn drop_turns(store: &Store, index: &mut StoreIndex, cache: Option<&Path>, t
     let mut draft = Draft::new(&base, shape(store), cache.as_ref());
     for &turn in turns {
         draft.remove(turn);
-        let entry = base.slot(turn).and_then(|slot| base.entry(slot));
         // Its session has to be looked at again, whatever is left of it.
-        if let Some(entry) = entry {
+        if let Some(entry) = known(&base, turn) {
             index.sessions.insert(entry.session.as_deref().map(str::to_owned), Fingerprint::default());
         }
     }
@@ -306,14 +305,14 @@ fn read_changes(
     // States that somebody took away are missed, whosever session they are of.
     let states_missing =
         !database.read_only && states::count(connection, database, &store.config.encoder.id)? != base.size();
-    let known = &index.sessions;
-    if !states_missing && fingerprints.sessions == *known && (fingerprints.expiring > 0) == index.expiring {
+    let before = &index.sessions;
+    if !states_missing && fingerprints.sessions == *before && (fingerprints.expiring > 0) == index.expiring {
         return Ok(None);
     }
-    let differs = |session: &Session, print: &Fingerprint| states_missing || known.get(session) != Some(print);
+    let differs = |session: &Session, print: &Fingerprint| states_missing || before.get(session) != Some(print);
     let changed: Vec<(&Session, &Fingerprint)> =
         fingerprints.sessions.iter().filter(|(session, print)| differs(session, print)).collect();
-    let gone = known.keys().filter(|session| !fingerprints.sessions.contains_key(*session));
+    let gone = before.keys().filter(|session| !fingerprints.sessions.contains_key(*session));
     let touched: HashSet<Option<&str>> =
         changed.iter().map(|(session, _)| *session).chain(gone).map(|session| session.as_deref()).collect();
 
@@ -322,10 +321,8 @@ fn read_changes(
     let mut seen: HashSet<Uuid> = HashSet::new();
     for sessions in in_portions(&changed) {
         let turns = turns::of_sessions(connection, database, &sessions)?;
-        let elsewhere = |turn: Uuid| {
-            let entry = base.slot(turn).and_then(|slot| base.entry(slot));
-            entry.is_some_and(|entry| !touched.contains(&entry.session.as_deref()))
-        };
+        let elsewhere =
+            |turn: Uuid| known(base, turn).is_some_and(|entry| !touched.contains(&entry.session.as_deref()));
         if let Some(twice) = turns.iter().find(|turn| !seen.insert(turn.id) || elsewhere(turn.id)) {
             let problem = format!("turn_id {} more than once; give every turn an id of its own", twice.id);
             return Err(Error::Data { store: database.name.clone(), table: "turns", problem });
@@ -500,6 +497,9 @@ fn encode(
     mut pending: Vec<Pending>,
     draft: &mut Draft,
 ) -> Result<()> {
+    if pending.is_empty() {
+        return Ok(());
+    }
     pending.sort_by_key(|pending| (pending.input.context.len() + pending.input.own.len(), pending.entry.turn));
     let (turns, mut stored) = (pending.len(), 0);
     let bar = progress_bar(turns, &store.database.name, means.progress);

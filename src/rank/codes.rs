@@ -61,7 +61,7 @@ impl Codes {
     }
 
     /// Codes one more state of `dim` values.
-    fn push(&mut self, state: &[f32]) {
+    pub fn push(&mut self, state: &[f32]) {
         let scale = state.iter().fold(0f32, |max, x| max.max(x.abs())) / self.bits.largest();
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         let code = |x: f32| (x * inverse).round() as i8;
@@ -94,10 +94,6 @@ impl Codes {
 
     pub fn codes(&self) -> &[u8] {
         &self.codes
-    }
-
-    pub fn scales(&self) -> &[f32] {
-        &self.scales
     }
 
     /// The scales as they are stored: four little-endian bytes a row.
