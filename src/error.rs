@@ -56,6 +56,9 @@ pub enum Error {
     )]
     Interrupted { stored: usize, turns: usize },
 
+    #[error("interrupted: nothing was changed; memory_adapt() starts from the beginning")]
+    InterruptedTraining,
+
     #[error("the model failed: {0}")]
     Model(String),
 

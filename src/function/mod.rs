@@ -6,6 +6,7 @@ mod on_store;
 pub mod settings;
 mod value;
 
+mod adapt;
 mod add;
 mod create;
 mod feedback;
@@ -22,7 +23,7 @@ mod version;
 use host::{ScalarFunction, TableFunction};
 
 /// Everything that LOAD registers, besides the settings.
-static TABLE_FUNCTIONS: [TableFunction; 11] = [
+static TABLE_FUNCTIONS: [TableFunction; 12] = [
     create::FUNCTION,
     add::FUNCTION,
     sync::FUNCTION,
@@ -32,6 +33,7 @@ static TABLE_FUNCTIONS: [TableFunction; 11] = [
     suppression::FUNCTION,
     reset::FUNCTION,
     recluster::FUNCTION,
+    adapt::FUNCTION,
     stats::FUNCTION,
     version::FUNCTION,
 ];

@@ -38,7 +38,7 @@ pub const ANSWER: [(&str, Type); 9] = [
 ];
 
 /// What `explain := true` adds.
-const TRACE: [(&str, Type); 10] = [
+const TRACE: [(&str, Type); 11] = [
     ("word_rank", Type::BigInt),
     ("word_score", Type::Double),
     ("vector_rank", Type::BigInt),
@@ -46,6 +46,7 @@ const TRACE: [(&str, Type); 10] = [
     ("fused_score", Type::Double),
     ("cue_cluster", Type::BigInt),
     ("suppression", Type::Double),
+    ("feedback", Type::Double),
     ("pool_rank", Type::BigInt),
     ("token_score", Type::Double),
     ("reranker_score", Type::Double),
@@ -185,6 +186,7 @@ fn trace_row(answer: &Answer) -> Row {
         trace.fused.into(),
         trace.cluster.into(),
         trace.suppression.into(),
+        trace.feedback.into(),
         trace.pool_rank.into(),
         trace.evidence.into(),
         trace.reranker.into(),

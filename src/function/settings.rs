@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use super::arguments::choice;
 use super::value::{Type, Value};
 use crate::error::{Error, Result};
-use crate::memory::knobs::{Fusion, Knobs};
+use crate::memory::knobs::{AdapterChoice, Fusion, Knobs};
 use crate::memory::models::ModelSettings;
 use crate::memory::sync::Means;
 use crate::model::directory::home;
 use crate::model::encoder::Encoder;
+use crate::rank::conversation::Priors;
 use crate::rank::evidence::TokenRule;
 use crate::rank::suppression::{PenaltyScale, Retention};
 
@@ -69,7 +70,7 @@ const fn setting(
 const MOST: i64 = 1_000_000;
 
 #[rustfmt::skip]
-pub static ALL: [Setting; 26] = [
+pub static ALL: [Setting; 36] = [
     setting("lethe_model_directory", Type::Varchar, || "all-MiniLM-L6-v2".into(), Allowed::Anything,
         "Encoder: a model directory in Hugging Face layout, or the name of a model that make setup installed"),
     setting("lethe_onnxruntime", Type::Varchar, default_library, Allowed::Anything,
@@ -100,6 +101,22 @@ pub static ALL: [Setting; 26] = [
         "Token evidence: weighted by rarity, the seed's floor, plain MaxSim, or floor and weights"),
     setting("lethe_token_k", Type::BigInt, || 64i64.into(), Allowed::Whole(1, MOST),
         "k of the floor: which neighbour of a query token, among all candidates' tokens, is its floor"),
+    setting("lethe_rerank_budget", Type::BigInt, || 0i64.into(), Allowed::Whole(0, MOST),
+        "How many of the pool, best by token evidence, a cross-encoder reads, and never fewer than are asked for; 0: all"),
+    setting("lethe_rerank_threshold", Type::Double, || (-1000.0).into(), Allowed::Real(-1000.0, 1000.0),
+        "If no answer within the budget reaches this logit, the cross-encoder reads the rest of the pool too"),
+    setting("lethe_adapter", Type::Varchar, || "auto".into(), Allowed::Choice(&["auto", "encoder", "none"]),
+        "Query adapter: the one the store trained (memory_adapt) or else the encoder's own, only the encoder's own, or none"),
+    setting("lethe_answer_weight", Type::Double, || 0.5.into(), Allowed::Real(0.0, 1.0),
+        "a of the conversation: how much of its question's evidence an answer is given"),
+    setting("lethe_neighbour_weight", Type::Double, || 0.3.into(), Allowed::Real(0.0, 1.0),
+        "β of the conversation: share of the evidence in the two turns before and after"),
+    setting("lethe_asking_malus", Type::Double, || 0.02.into(), Allowed::Real(0.0, 10.0),
+        "q of the conversation: what a turn that asks a question loses"),
+    setting("lethe_speaker_bonus", Type::Double, || 0.02.into(), Allowed::Real(0.0, 10.0),
+        "p of the conversation: what a turn gains whose speaker the query names"),
+    setting("lethe_month_bonus", Type::Double, || 0.035.into(), Allowed::Real(0.0, 10.0),
+        "t of the conversation: what a turn gains that was said in a month the query names"),
     setting("lethe_vector_alpha", Type::Double, || 0.0.into(), Allowed::Real(0.0, 1.0),
         "α of the token evidence: weight of the whole-turn vector in the final score"),
     setting("lethe_suppression_alpha", Type::Double, || 0.3.into(), Allowed::Real(0.0, 100.0),
@@ -114,6 +131,10 @@ pub static ALL: [Setting; 26] = [
         "The most suppression a turn can have in a cluster"),
     setting("lethe_half_life", Type::Double, || 30.0.into(), Allowed::Real(0.0, 36_500.0),
         "Days after which a suppression counts half; 0: it never fades"),
+    setting("lethe_feedback_bonus", Type::Double, || 1.5.into(), Allowed::Real(0.0, 100.0),
+        "How much feedback on a question moves the answers to questions like it, in standard deviations of the scores"),
+    setting("lethe_feedback_likeness", Type::Double, || 0.8.into(), Allowed::Real(0.0, 1.0),
+        "θ of feedback: from which cosine on two questions are alike"),
     setting("lethe_feedback_step", Type::Double, || 0.5.into(), Allowed::Real(0.0, 100.0),
         "What ignored feedback adds to a suppression"),
     setting("lethe_clusters", Type::BigInt, || 30i64.into(), Allowed::Whole(1, 10_000),
@@ -171,6 +192,16 @@ impl Settings {
                 word_weight: raw.real("lethe_word_weight")?,
                 pool: Some(raw.count("lethe_pool")?).filter(|&pool| pool > 0),
                 token_rule: choice("lethe_token_rule", &raw.text("lethe_token_rule")?, &TokenRule::NAMES)?,
+                priors: Priors {
+                    answer: raw.real("lethe_answer_weight")?,
+                    neighbours: raw.real("lethe_neighbour_weight")?,
+                    asking: raw.real("lethe_asking_malus")?,
+                    speaker: raw.real("lethe_speaker_bonus")?,
+                    month: raw.real("lethe_month_bonus")?,
+                },
+                rerank_budget: Some(raw.count("lethe_rerank_budget")?).filter(|&budget| budget > 0),
+                rerank_threshold: raw.real("lethe_rerank_threshold")?,
+                adapter: choice("lethe_adapter", &raw.text("lethe_adapter")?, &AdapterChoice::NAMES)?,
                 token_k: raw.count("lethe_token_k")?,
                 vector_alpha: raw.real("lethe_vector_alpha")?,
                 suppression_alpha: raw.real("lethe_suppression_alpha")?,
@@ -181,6 +212,8 @@ impl Settings {
                     cap: raw.real("lethe_suppression_cap")?,
                     half_life_days: raw.real("lethe_half_life")?,
                 },
+                feedback_bonus: raw.real("lethe_feedback_bonus")?,
+                feedback_likeness: raw.real("lethe_feedback_likeness")?,
                 feedback_step: raw.real("lethe_feedback_step")?,
                 clusters: raw.count("lethe_clusters")?,
                 cluster_after: raw.count("lethe_cluster_after")?,

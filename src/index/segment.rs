@@ -23,7 +23,7 @@ use crate::rank::codes::{Bits, Codes};
 pub const FULL: usize = 8192;
 
 /// What a segment's file begins with; the number changes with the format.
-const MAGIC: &[u8; 8] = b"lethe\x00\x001";
+const MAGIC: &[u8; 8] = b"lethe\x00\x002";
 
 /// A session's name, shared by its memories; `None` for the turns of none.
 pub type SessionName = Option<Arc<str>>;
@@ -33,6 +33,8 @@ pub type SessionName = Option<Arc<str>>;
 pub struct Entry {
     pub turn: Uuid,
     pub session: SessionName,
+    /// The turn before it in its session.
+    pub before: Option<Uuid>,
     /// Over the turn as it stands in its table.
     pub turn_hash: u64,
     /// Over everything its state was computed from.
@@ -104,11 +106,13 @@ pub struct Saved {
     start: u64,
 }
 
-/// The wordpieces of a memory and their states.
+/// A memory, read from its record.
 #[derive(Debug, PartialEq)]
-pub struct Tokens {
+pub struct Recalled {
     pub pieces: Vec<u32>,
-    pub codes: Codes,
+    /// The states of its tokens, one row a piece.
+    pub tokens: Codes,
+    pub said: Said,
 }
 
 pub struct Segment {
@@ -116,6 +120,8 @@ pub struct Segment {
     entries: Vec<Entry>,
     records: Vec<Record>,
     places: HashMap<Uuid, u32>,
+    /// The memories by the turn before them.
+    followers: HashMap<Uuid, u32>,
     /// The smallest and the largest id: ids that grow with time are in one segment only, and need not be looked for in others.
     range: Option<(Uuid, Uuid)>,
     containing: HashMap<u32, u32>,
@@ -145,6 +151,7 @@ struct Body {
 struct SavedEntry {
     turn: [u8; 16],
     session: Option<u32>,
+    before: Option<[u8; 16]>,
     turn_hash: u64,
     content_hash: [u8; 16],
     record: Record,
@@ -202,9 +209,11 @@ impl Segment {
         name: Option<String>,
     ) -> Self {
         let places = (0u32..).zip(&entries).map(|(place, entry)| (entry.turn, place)).collect();
+        let behind = |(place, entry): (u32, &Entry)| Some((entry.before?, place));
+        let followers = (0u32..).zip(&entries).filter_map(behind).collect();
         let ids = || entries.iter().map(|entry| entry.turn);
         let range = ids().min().zip(ids().max());
-        Self { shape, entries, records, places, range, containing, vectors, words, tokens, name }
+        Self { shape, entries, records, places, followers, range, containing, vectors, words, tokens, name }
     }
 
     /// How many memories. Never none.
@@ -228,6 +237,11 @@ impl Segment {
         self.places.get(&turn).copied()
     }
 
+    /// The memory that was said right after a turn.
+    pub fn follower(&self, turn: Uuid) -> Option<u32> {
+        self.followers.get(&turn).copied()
+    }
+
     /// How many memories hold a wordpiece.
     pub fn containing(&self, piece: u32) -> usize {
         self.containing.get(&piece).copied().unwrap_or(0) as usize
@@ -247,23 +261,17 @@ impl Segment {
         self.name.as_deref()
     }
 
-    /// Reads the token states of a memory. An error when they are not what was written.
-    pub fn tokens(&self, place: u32) -> Result<Tokens> {
+    /// Reads a memory. An error when it is not what was written.
+    pub fn recall(&self, place: u32) -> Result<Recalled> {
         let (mut raw, record) = self.record(place as usize)?;
-        let [scales, pieces, _] = self.parts(record)?;
+        let [scales, pieces, said] = self.parts(record)?;
         let own_pieces = self.pieces(&raw, record)?;
+        let said = postcard::from_bytes(&raw[said..]).map_err(|error| self.broken(error))?;
         let scale_bytes = raw[scales..pieces].to_vec();
         raw.truncate(scales);
         let codes = Codes::from_bytes(raw, &scale_bytes, self.shape.dim, self.shape.bits);
         let codes = codes.ok_or_else(|| self.broken("token states of another shape"))?;
-        Ok(Tokens { pieces: own_pieces, codes })
-    }
-
-    /// Reads what was said. An error when it is not what was written.
-    pub fn said(&self, place: u32) -> Result<Said> {
-        let (raw, record) = self.record(place as usize)?;
-        let [.., said] = self.parts(record)?;
-        postcard::from_bytes(&raw[said..]).map_err(|error| self.broken(error))
+        Ok(Recalled { pieces: own_pieces, tokens: codes, said })
     }
 
     fn parts(&self, record: Record) -> Result<[usize; 3]> {
@@ -342,7 +350,8 @@ impl Segment {
             let record = Record { start, ..*record };
             start += u64::from(record.bytes);
             let (turn, turn_hash, content_hash) = (*entry.turn.as_bytes(), entry.turn_hash, entry.content_hash);
-            entries.push(SavedEntry { turn, session, turn_hash, content_hash, record });
+            let before = entry.before.map(|turn| *turn.as_bytes());
+            entries.push(SavedEntry { turn, session, before, turn_hash, content_hash, record });
         }
         let words = self.words.to_files()?;
         Ok(Body {
@@ -390,7 +399,7 @@ impl Segment {
         let sessions: Vec<Arc<str>> = body.sessions.into_iter().map(Into::into).collect();
         let (mut entries, mut records) = (Vec::with_capacity(body.entries.len()), Vec::new());
         let mut start = 0;
-        for SavedEntry { turn, session, turn_hash, content_hash, record } in body.entries {
+        for SavedEntry { turn, session, before, turn_hash, content_hash, record } in body.entries {
             let session = match session {
                 None => None,
                 Some(number) => match sessions.get(number as usize) {
@@ -402,7 +411,8 @@ impl Segment {
                 return Ok(None);
             }
             start += u64::from(record.bytes);
-            entries.push(Entry { turn: Uuid::from_bytes(turn), session, turn_hash, content_hash });
+            let before = before.map(Uuid::from_bytes);
+            entries.push(Entry { turn: Uuid::from_bytes(turn), session, before, turn_hash, content_hash });
             records.push(record);
         }
         let same_shape = (body.dim as usize, usize::from(body.bits)) == (shape.dim, shape.bits.count());

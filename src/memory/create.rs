@@ -22,7 +22,8 @@ pub struct Create {
     pub code_bits: Option<usize>,
 }
 
-const LEARNING: &str = "rank_gap";
+/// Forgetting changes no answer while the whole pool is reranked, and costs time (docs/learning.md).
+const LEARNING: &str = "feedback";
 const TEMPLATE: &str = "dated";
 /// Wordpieces of earlier turns: 96 measured best, 192 far worse (the encoder was trained on short texts).
 const CONTEXT: usize = 96;

@@ -7,13 +7,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use duckdb::Connection;
 use uuid::Uuid;
 
+use super::knobs::AdapterChoice;
 use super::sync::StoreIndex;
 use super::text::Template;
 use crate::error::{Error, Result};
+use crate::model::encoder::Encoder;
+use crate::rank::adapter::Adapter;
 use crate::rank::codes::Bits;
+use crate::store::adapters::{self, StoredAdapter};
 use crate::store::catalog::{self, Database};
 use crate::store::instance::Instance;
-use crate::store::learning::{self, ClusterId, Cues, Suppression};
+use crate::store::learning::{self, Answered, ClusterId, Cues, Suppression};
 use crate::store::schema::{self, StoreConfig};
 use crate::store::transaction;
 use crate::store::version::Version;
@@ -50,6 +54,9 @@ struct Current {
     version: Option<Version>,
     config: Option<Arc<StoreConfig>>,
     cues: Option<Arc<Cues>>,
+    answered: Option<Arc<Vec<Answered>>>,
+    /// The adapter the store trained, if it has one.
+    adapter: Option<Option<Arc<StoredAdapter>>>,
     suppression: HashMap<ClusterId, Arc<BySuppressed>>,
 }
 
@@ -58,7 +65,7 @@ pub type BySuppressed = HashMap<Uuid, Suppression>;
 
 impl Current {
     fn new(epoch: Epoch, version: Option<Version>) -> Self {
-        Self { epoch, version, config: None, cues: None, suppression: HashMap::new() }
+        Self { epoch, version, config: None, cues: None, answered: None, adapter: None, suppression: HashMap::new() }
     }
 }
 
@@ -124,8 +131,54 @@ impl Store {
         Ok(cues)
     }
 
-    /// Runs `work` in a transaction of its own that changes neither the turns nor what the epoch holds of the store, and lets the
-    /// epoch go on after it if nothing else was committed meanwhile.
+    /// The questions that feedback was given on.
+    pub fn answered(&self, connection: &Connection) -> Result<Arc<Vec<Answered>>> {
+        let known = |current: &Current| current.answered.clone().filter(|_| current.epoch == self.epoch);
+        if let Some(answered) = known(&*self.shared.current()?) {
+            return Ok(answered);
+        }
+        // Not while another call takes feedback, as with suppression.
+        let _alone = self.learning()?;
+        let answered = Arc::new(learning::answered(connection, &self.database)?);
+        let mut current = self.shared.current()?;
+        if current.epoch == self.epoch {
+            current.answered = Some(answered.clone());
+        }
+        Ok(answered)
+    }
+
+    /// The query adapter the store trained.
+    pub fn trained(&self, connection: &Connection) -> Result<Option<Arc<StoredAdapter>>> {
+        let known = |current: &Current| current.adapter.clone().filter(|_| current.epoch == self.epoch);
+        if let Some(adapter) = known(&*self.shared.current()?) {
+            return Ok(adapter);
+        }
+        let encoder = &self.config.encoder;
+        let adapter = adapters::read(connection, &self.database, &encoder.id, encoder.dim)?.map(Arc::new);
+        let mut current = self.shared.current()?;
+        if current.epoch == self.epoch {
+            current.adapter = Some(adapter.clone());
+        }
+        Ok(adapter)
+    }
+
+    /// The query adapter in force.
+    pub fn adapter(
+        &self,
+        connection: &Connection,
+        encoder: &Encoder,
+        choice: AdapterChoice,
+    ) -> Result<Option<Arc<Adapter>>> {
+        let trained = match choice {
+            AdapterChoice::None => return Ok(None),
+            AdapterChoice::Encoder => None,
+            AdapterChoice::Auto => self.trained(connection)?,
+        };
+        Ok(trained.map(|trained| trained.adapter.clone()).or_else(|| encoder.adapter().cloned()))
+    }
+
+    /// Runs `work` in a transaction of its own that does not change the turns, and lets the epoch go on after it if nothing else was
+    /// committed meanwhile. What it changes of that which the epoch holds, the caller says.
     ///
     /// DuckDB numbers the starts and the commits of a database's transactions one by one. If the next one to start after this
     /// one's commit has the number after that commit, none was committed in between.
@@ -184,10 +237,10 @@ impl Store {
         Ok(())
     }
 
-    /// Has the cue clusters and the suppression read again.
+    /// Has everything that was learned read again.
     pub fn learned_anew(&self) -> Result<()> {
         let mut current = self.shared.current()?;
-        (current.cues, current.suppression) = (None, HashMap::new());
+        (current.cues, current.answered, current.adapter, current.suppression) = (None, None, None, HashMap::new());
         Ok(())
     }
 }

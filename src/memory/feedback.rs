@@ -5,11 +5,11 @@ use uuid::Uuid;
 
 use super::engine::{Engine, Store, now};
 use super::knobs::Knobs;
-use super::learn::raise;
+use super::learn::{Mode, mode, raise};
 use crate::error::{Error, Result};
 use crate::store::catalog;
 use crate::store::learning::{self, ClusterId, Suppression, Verdict};
-use crate::store::{schema, transaction};
+use crate::store::schema;
 
 /// What became of one verdict.
 pub struct Noted {
@@ -21,8 +21,9 @@ pub struct Noted {
     pub suppression: f64,
 }
 
-/// Takes feedback on a retrieval: `used` takes away the turn's suppression for questions of that kind, `ignored` adds
-/// [`Knobs::feedback_step`] to it, many times what one retrieval can.
+/// Takes feedback on a retrieval. It moves the answers to questions like it from now on. In a store that forgets, `used` also
+/// takes away the turn's suppression for questions of that kind, and `ignored` adds [`Knobs::feedback_step`] to it, many times what
+/// one retrieval can.
 ///
 /// Every turn must be in a store that knows the retrieval; otherwise nothing is changed anywhere.
 pub fn feedback(
@@ -80,21 +81,21 @@ fn note(
 ) -> Result<Vec<Noted>> {
     let now = now();
     let database = &store.database;
+    let forgets = matches!(mode(&store.config.learning)?, Mode::Forgetting(_));
     let _alone = store.learning()?;
-    transaction(connection, || {
+    let noted = store.aside(connection, || {
         learning::insert_feedback(connection, database, retrieval, verdicts, now)?;
         let turns: Vec<Uuid> = verdicts.iter().map(|(turn, _)| *turn).collect();
         let known = learning::suppression_of(connection, database, cluster, &turns)?;
-        let entries: Vec<Suppression> = verdicts
-            .iter()
-            .map(|(turn, verdict)| {
-                let raised = raise(known.get(turn), *turn, cluster, knobs.feedback_step, knobs, now);
-                match verdict {
-                    Verdict::Ignored => raised,
-                    Verdict::Used => Suppression { score: 0.0, ..raised },
-                }
-            })
-            .collect();
+        let entry = |(turn, verdict): &(Uuid, Verdict)| {
+            let step = if forgets { knobs.feedback_step } else { 0.0 };
+            let raised = raise(known.get(turn), *turn, cluster, step, knobs, now);
+            match verdict {
+                Verdict::Ignored => raised,
+                Verdict::Used => Suppression { score: 0.0, ..raised },
+            }
+        };
+        let entries: Vec<Suppression> = verdicts.iter().map(entry).collect();
         learning::put_suppression(connection, database, &entries)?;
         let noted = verdicts.iter().zip(&entries).map(|((turn, verdict), entry)| Noted {
             turn: *turn,
@@ -104,5 +105,7 @@ fn note(
             suppression: entry.score,
         });
         Ok(noted.collect())
-    })
+    })?;
+    store.learned_anew()?;
+    Ok(noted)
 }

@@ -1,5 +1,6 @@
 //! Every number that shapes ranking and learning.
 
+use crate::rank::conversation::Priors;
 use crate::rank::evidence::TokenRule;
 use crate::rank::suppression::{PenaltyScale, Retention};
 
@@ -14,6 +15,21 @@ impl Fusion {
     pub const NAMES: [(&'static str, Self); 2] = [("rrf", Self::ReciprocalRank), ("zscore", Self::ZScore)];
 }
 
+/// Which query adapter turns the token states of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterChoice {
+    /// The one the store trained, else the one that came with the encoder.
+    Auto,
+    /// The one that came with the encoder.
+    Encoder,
+    None,
+}
+
+impl AdapterChoice {
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("encoder", Self::Encoder), ("none", Self::None)];
+}
+
 /// The knobs of the ranking and of the learning. Their meaning, ranges and defaults are declared with the settings.
 #[derive(Clone, Debug)]
 pub struct Knobs {
@@ -26,6 +42,12 @@ pub struct Knobs {
     /// How many fused candidates are reranked; `None`: all.
     pub pool: Option<usize>,
     pub token_rule: TokenRule,
+    /// How many of the pool a cross-encoder reads at first; `None`: all.
+    pub rerank_budget: Option<usize>,
+    /// The logit from which on an answer convinces, so that no more are read.
+    pub rerank_threshold: f64,
+    pub adapter: AdapterChoice,
+    pub priors: Priors,
     /// The seed's k: which neighbour is the floor.
     pub token_k: usize,
     /// The seed's α: weight of the whole-turn vector next to the token evidence.
@@ -38,6 +60,10 @@ pub struct Knobs {
     /// The lethe paper's P: how many of the pool's first are learned from.
     pub learning_depth: usize,
     pub retention: Retention,
+    /// How much a verdict on a question moves the answers to questions like it, in standard deviations of the pool's scores.
+    pub feedback_bonus: f64,
+    /// θ, from which cosine on questions are alike.
+    pub feedback_likeness: f64,
     /// What `ignored` adds to a suppression.
     pub feedback_step: f64,
     /// The lethe paper's K.

@@ -18,11 +18,26 @@ use crate::store::to_i64;
 /// Where k-means starts from: fixed, so that the same retrievals give the same clusters.
 const CLUSTERING_SEED: u64 = 0x6c65_7468_6500_0001;
 
-/// How a store learns, by what its table `store` says: `None` is off.
-pub const MODES: [(&str, Option<LearningRule>); 3] =
-    [("rank_gap", Some(LearningRule::RankGap)), ("uniform", Some(LearningRule::Uniform)), ("off", None)];
+/// How a store learns from retrievals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing is kept of them.
+    Off,
+    /// Questions are kept, so that feedback can be given on their answers.
+    Feedback,
+    /// They are, and who ranked high and did not answer is suppressed by this rule.
+    Forgetting(LearningRule),
+}
 
-pub fn mode(name: &str) -> Result<Option<LearningRule>> {
+/// The modes, by what a store's table `store` says.
+pub const MODES: [(&str, Mode); 4] = [
+    ("feedback", Mode::Feedback),
+    ("rank_gap", Mode::Forgetting(LearningRule::RankGap)),
+    ("uniform", Mode::Forgetting(LearningRule::Uniform)),
+    ("off", Mode::Off),
+];
+
+pub fn mode(name: &str) -> Result<Mode> {
     let found = MODES.iter().find(|(known, _)| *known == name);
     found.map(|(_, mode)| *mode).ok_or_else(|| {
         Error::argument("learning", format!("'{name}'"), MODES.map(|(name, _)| format!("'{name}'")).join(", "))
@@ -74,8 +89,8 @@ pub fn learn(connection: &Connection, scope: &Scope, lessons: &[Lesson], knobs: 
 }
 
 fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Lesson], knobs: &Knobs) -> Result<()> {
-    let Some(rule) = mode(&store.config.learning)? else { return Ok(()) };
-    if store.database.read_only {
+    let mode = mode(&store.config.learning)?;
+    if mode == Mode::Off || store.database.read_only {
         return Ok(());
     }
     // Asked again, because another retrieval may have refitted the clusters since the answer was made.
@@ -85,6 +100,7 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
     // Who is blamed for how much in which cluster, in the order of the questions.
     let mut blamed: BTreeMap<ClusterId, Vec<(Uuid, f64)>> = BTreeMap::new();
     for (lesson, cue) in lessons.iter().zip(&cues) {
+        let Mode::Forgetting(rule) = mode else { break };
         let depth = lesson.members.len().min(knobs.learning_depth);
         let here = lesson.members[..depth].iter().filter(|(candidate, _)| candidate.store == number);
         let deltas = here.map(|(candidate, member)| (candidate.turn, blame(rule, *member, depth, knobs.eta)));
@@ -114,7 +130,7 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
     store.suppression_put(&entries)?;
     // First when there are enough questions, then whenever their number has doubled.
     let clustered = cues.iter().map(|cue| cue.clustered_queries).max().unwrap_or_default();
-    if asked >= to_i64(knobs.cluster_after).max(2 * clustered) {
+    if mode != Mode::Feedback && asked >= to_i64(knobs.cluster_after).max(2 * clustered) {
         fit_cues(connection, store, knobs)?;
     }
     Ok(())

@@ -9,15 +9,17 @@ use uuid::Uuid;
 use super::engine::{BySuppressed, now};
 use super::knobs::{Fusion, Knobs};
 use super::learn::{self, Lesson};
-use super::parallel::in_parallel;
+
 use super::request::{Asker, Request};
 use super::rerank::{Query, Verdicts, judge};
 use super::scope::{Candidate, Place, Scope, Shelf};
 use crate::error::{Error, Result};
 use crate::index::words::{self, WordQuery};
 use crate::model::reranker::Reranker;
+use crate::rank::feedback::carry_over;
 use crate::rank::fuse::{moments, reciprocal_rank, weighted_z};
 use crate::rank::order::{self, Highest, Scored};
+use crate::rank::parallel::in_parallel;
 use crate::rank::suppression::PoolMember;
 use crate::store::learning::{ClusterId, Suppression};
 use crate::store::turns::Turn;
@@ -42,6 +44,8 @@ pub struct Trace {
     pub fused: f64,
     pub cluster: ClusterId,
     pub suppression: f64,
+    /// What feedback on questions like this one says of it, -1 to 1.
+    pub feedback: f64,
     /// Rank after the penalty, before reranking: the paper's r_init.
     pub pool_rank: usize,
     pub evidence: f64,
@@ -70,8 +74,10 @@ pub fn retrieve(
     let scope = Scope::open(asker, connection, request, &encoder, now())?;
     let asked: Vec<&str> = questions.iter().copied().filter(|question| !question.trim().is_empty()).collect();
     let encoded = encoder.encode_queries(&asked)?;
-    let queries = asked.iter().zip(encoded).map(|(text, (pieces, encoded))| Query::new(text, pieces, encoded));
-    let asked = queries.map(|query| Asked::new(connection, &scope, query)).collect::<Result<Vec<_>>>()?;
+    let adapters = scope.adapters(connection, &encoder, asker.knobs.adapter)?;
+    let queries =
+        asked.iter().zip(encoded).map(|(text, (pieces, encoded))| Query::new(text, pieces, encoded, &adapters));
+    let asked = queries.map(|query| Asked::new(connection, &scope, query, asker.knobs)).collect::<Result<Vec<_>>>()?;
 
     // With few questions the threads share each of them, with many they share them out.
     let side_by_side = asked.len().min(asker.models.threads);
@@ -106,6 +112,13 @@ pub fn retrieve(
     Ok(questions.iter().map(of_question).collect())
 }
 
+/// The candidates of a question, best first, before anything that was learned.
+pub fn pool(scope: &Scope, knobs: &Knobs, query: &Query, threads: usize) -> Result<Vec<Candidate>> {
+    let pipeline = Pipeline { scope, knobs, reranker: None, k: 0, threads };
+    let fused = pipeline.fuse(&pipeline.search(query)?);
+    Ok(order::top(fused, usize::MAX).into_iter().map(|scored| scored.id).collect())
+}
+
 fn reranker(asker: &Asker, request: &Request) -> Result<Option<Arc<Reranker>>> {
     if request.rerank == Some(false) {
         return Ok(None);
@@ -122,15 +135,25 @@ struct Asked<'a> {
     query: Query<'a>,
     cues: Vec<learn::QueryCue>,
     suppression: Vec<Arc<BySuppressed>>,
+    /// What turns are worth by feedback on questions like it, of those that may be ranked.
+    feedback: HashMap<Candidate, f64>,
 }
 
 impl<'a> Asked<'a> {
-    fn new(connection: &Connection, scope: &Scope, query: Query<'a>) -> Result<Self> {
+    fn new(connection: &Connection, scope: &Scope, query: Query<'a>, knobs: &Knobs) -> Result<Self> {
         let cue = |place: &Place| learn::cue(connection, &place.store, &query.embedding);
         let cues = scope.places.iter().map(cue).collect::<Result<Vec<_>>>()?;
         let of_cue = |(place, cue): (&Place, &learn::QueryCue)| place.store.suppression(connection, cue.cluster);
         let suppression = scope.places.iter().zip(&cues).map(of_cue).collect::<Result<_>>()?;
-        Ok(Self { retrieval: Uuid::now_v7(), query, cues, suppression })
+        let mut feedback = HashMap::new();
+        for (number, place) in scope.places.iter().enumerate() {
+            let answered = place.store.answered(connection)?;
+            let judged = answered.iter().map(|answered| &answered.judged);
+            let worth = carry_over(&query.embedding, judged, knobs.feedback_likeness);
+            feedback
+                .extend(worth.into_iter().filter_map(|(turn, worth)| Some((scope.candidate(number, turn)?, worth))));
+        }
+        Ok(Self { retrieval: Uuid::now_v7(), query, cues, suppression, feedback })
     }
 }
 
@@ -152,10 +175,10 @@ struct Pipeline<'a> {
 
 impl Pipeline<'_> {
     fn answer(&self, asked: &Asked) -> Result<Answered> {
-        let sources = self.search(&asked.query)?;
+        let sources = self.search(&asked.query)?.with(&asked.feedback);
         let fused = self.fuse(&sources);
         let pool = self.suppress(asked, fused);
-        let ranking = self.rerank(&asked.query, &pool)?;
+        let ranking = self.rerank(asked, &pool)?;
         let answers = self.rows(asked, &sources, &pool, &ranking)?;
         Ok(Answered { answers, members: ranking.members(&pool) })
     }
@@ -167,7 +190,11 @@ impl Pipeline<'_> {
         let words = self.scope.places.iter().flat_map(|place| place.snapshot.segments()).map(|segment| segment.words());
         let words = WordQuery::new(query.text, words)?;
         let parts = in_parallel(&shelves, self.threads, WORTH_A_THREAD, |shelves| -> Result<Sources> {
-            Ok(Sources { words: by_words(shelves, &words, n)?, vectors: by_vectors(shelves, query, n) })
+            Ok(Sources {
+                words: by_words(shelves, &words, n)?,
+                vectors: by_vectors(shelves, query, n),
+                used: Vec::new(),
+            })
         });
         let (mut words, mut vectors) = (Vec::new(), Vec::new());
         for part in parts {
@@ -175,14 +202,14 @@ impl Pipeline<'_> {
             words.extend(part.words);
             vectors.extend(part.vectors);
         }
-        Ok(Sources { words: order::top(words, n), vectors: order::top(vectors, n) })
+        Ok(Sources { words: order::top(words, n), vectors: order::top(vectors, n), used: Vec::new() })
     }
 
-    fn fuse(&self, Sources { words, vectors }: &Sources) -> Vec<Scored<Candidate>> {
+    fn fuse(&self, Sources { words, vectors, used }: &Sources) -> Vec<Scored<Candidate>> {
         let word_weight = self.knobs.word_weight;
         match self.knobs.fusion {
-            Fusion::ReciprocalRank => reciprocal_rank(&[words, vectors], self.knobs.rrf_k),
-            Fusion::ZScore => weighted_z(&[(words, word_weight), (vectors, 1.0 - word_weight)]),
+            Fusion::ReciprocalRank => reciprocal_rank(&[words, vectors, used], self.knobs.rrf_k),
+            Fusion::ZScore => weighted_z(&[(words, word_weight), (vectors, 1.0 - word_weight), (used, 1.0)]),
         }
     }
 
@@ -205,9 +232,17 @@ impl Pipeline<'_> {
         Pool { members: order::top(penalised, size), before }
     }
 
-    fn rerank(&self, query: &Query, pool: &Pool) -> Result<Ranking> {
+    /// The reranker's order, moved by what was said of the answers to questions like this one.
+    fn rerank(&self, asked: &Asked, pool: &Pool) -> Result<Ranking> {
         let candidates: Vec<Candidate> = pool.members.iter().map(|scored| scored.id).collect();
-        let verdicts = judge(self.scope, query, &candidates, self.reranker, self.knobs, self.threads)?;
+        let mut verdicts =
+            judge(self.scope, &asked.query, &candidates, self.k, self.reranker, self.knobs, self.threads)?;
+        let finite: Vec<f64> = verdicts.score.iter().copied().filter(|score| score.is_finite()).collect();
+        let (_, deviation) = moments(&finite);
+        for (candidate, score) in candidates.iter().zip(&mut verdicts.score) {
+            let worth = asked.feedback.get(candidate).copied().unwrap_or_default();
+            *score += self.knobs.feedback_bonus * deviation * worth;
+        }
         let mut order: Vec<Scored<(Candidate, usize)>> = candidates
             .iter()
             .zip(&verdicts.score)
@@ -236,9 +271,10 @@ impl Pipeline<'_> {
                     fused,
                     cluster: asked.cues[candidate.store].cluster,
                     suppression,
+                    feedback: asked.feedback.get(&candidate).copied().unwrap_or_default(),
                     pool_rank: place + 1,
                     evidence: verdicts.evidence[place],
-                    reranker: verdicts.reranker.as_ref().map(|logits| logits[place]),
+                    reranker: verdicts.reranker[place],
                 },
             })
         };
@@ -250,6 +286,15 @@ impl Pipeline<'_> {
 struct Sources {
     words: Vec<Scored<Candidate>>,
     vectors: Vec<Scored<Candidate>>,
+    /// What was used as an answer to questions like this one.
+    used: Vec<Scored<Candidate>>,
+}
+
+impl Sources {
+    fn with(self, feedback: &HashMap<Candidate, f64>) -> Self {
+        let used = feedback.iter().filter(|(_, worth)| **worth > 0.0).map(|(&id, &score)| Scored { id, score });
+        Self { used: order::top(used.collect(), feedback.len()), ..self }
+    }
 }
 
 /// Fewer segments than this are not worth another thread.

@@ -6,13 +6,15 @@ use duckdb::Connection;
 use uuid::Uuid;
 
 use super::engine::{Store, database};
+use super::knobs::AdapterChoice;
 use super::request::{Asker, Request, StoreChoice};
-use super::snapshot::Snapshot;
+use super::snapshot::{Side, Snapshot};
 use super::sync::{Means, Synchronised, sync};
 use crate::error::{Error, Result};
 use crate::index::Slot;
-use crate::index::segment::{Segment, Tokens};
+use crate::index::segment::{Recalled, Segment};
 use crate::model::encoder::{Encoder, Piece};
+use crate::rank::adapter::Adapter;
 use crate::store::catalog;
 use crate::store::schema;
 use crate::store::turns::{self, Turn};
@@ -96,6 +98,17 @@ impl Scope {
         self.places.iter().enumerate().flat_map(|(store, place)| place.shelves(store)).collect()
     }
 
+    /// The query adapter of each store.
+    pub fn adapters(
+        &self,
+        connection: &Connection,
+        encoder: &Encoder,
+        choice: AdapterChoice,
+    ) -> Result<Vec<Option<Arc<Adapter>>>> {
+        let of = |place: &Place| place.store.adapter(connection, encoder, choice);
+        self.places.iter().map(of).collect()
+    }
+
     /// How many turns there are in all, whatever the filter.
     pub fn size(&self) -> usize {
         self.places.iter().map(|place| place.snapshot.size()).sum()
@@ -106,9 +119,24 @@ impl Scope {
         self.places.iter().map(|place| place.snapshot.containing(piece)).sum()
     }
 
-    /// The wordpieces of a candidate and their states.
-    pub fn tokens(&self, candidate: Candidate) -> Result<Tokens> {
-        self.place(candidate)?.snapshot.tokens(candidate.slot)
+    /// The memory that a candidate is.
+    pub fn recall(&self, candidate: Candidate) -> Result<Recalled> {
+        self.place(candidate)?.snapshot.recall(candidate.slot)
+    }
+
+    /// A turn of the store at `place`, as a candidate, if it may be ranked.
+    pub fn candidate(&self, place: usize, turn: Uuid) -> Option<Candidate> {
+        let Place { snapshot, allowed, .. } = self.places.get(place)?;
+        let slot = snapshot.slot(turn)?;
+        let passes = |allowed: &Vec<Vec<bool>>| allowed[slot.segment as usize][slot.place as usize];
+        allowed.as_ref().is_none_or(passes).then_some(Candidate { turn, store: place, slot })
+    }
+
+    /// Who was said before a candidate in its session, or after it.
+    pub fn neighbour(&self, candidate: Candidate, side: Side) -> Option<Candidate> {
+        let snapshot = &self.places.get(candidate.store)?.snapshot;
+        let slot = snapshot.neighbour(candidate.slot, side)?;
+        Some(Candidate { turn: snapshot.entry(slot)?.turn, store: candidate.store, slot })
     }
 
     pub fn place(&self, candidate: Candidate) -> Result<&Place> {

@@ -8,13 +8,20 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::index::Slot;
 use crate::index::cache::Cache;
-use crate::index::segment::{Entry, FULL, Memory, Said, Segment, Shape, Tokens};
+use crate::index::segment::{Entry, FULL, Memory, Recalled, Said, Segment, Shape};
 use crate::model::encoder::Piece;
 use crate::rank::codes::QueryCodes;
 use crate::store::turns::Turn;
 
 /// From so many memories on a segment is worth a file; smaller ones stay in memory, and are made again by the next process.
 const WORTH_A_FILE: usize = 512;
+
+/// Where a neighbour in the session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Before,
+    After,
+}
 
 /// The memories of a store, in segments.
 #[derive(Default)]
@@ -54,15 +61,28 @@ impl Snapshot {
         segment.map(|segment| &**segment).ok_or_else(|| Error::Internal(format!("no segment for {slot:?}")))
     }
 
-    /// The wordpieces of a memory and their states.
-    pub fn tokens(&self, slot: Slot) -> Result<Tokens> {
-        self.segment(slot)?.tokens(slot.place)
+    /// Reads a memory.
+    pub fn recall(&self, slot: Slot) -> Result<Recalled> {
+        self.segment(slot)?.recall(slot.place)
+    }
+
+    /// The memory of the turn before this one in its session, or of the one after it.
+    pub fn neighbour(&self, slot: Slot, side: Side) -> Option<Slot> {
+        let entry = self.entry(slot)?;
+        match side {
+            Side::Before => self.slot(entry.before?),
+            Side::After => {
+                let found = (0u32..).zip(&self.segments);
+                let mut found = found.filter_map(|(segment, memories)| Some((segment, memories.follower(entry.turn)?)));
+                found.next().map(|(segment, place)| Slot { segment, place })
+            }
+        }
     }
 
     /// The turn that a memory is of.
     pub fn turn(&self, slot: Slot) -> Result<Turn> {
         let segment = self.segment(slot)?;
-        let Said { speaker, said_at, content } = segment.said(slot.place)?;
+        let Said { speaker, said_at, content } = segment.recall(slot.place)?.said;
         let entry = segment.entry(slot.place).ok_or_else(|| Error::Internal(format!("no memory in {slot:?}")))?;
         let session = entry.session.as_deref().map(str::to_owned);
         Ok(Turn { id: entry.turn, session, speaker, said_at, content })
@@ -181,6 +201,7 @@ mod tests {
             entry: Entry {
                 turn: Uuid::from_u128(u128::from(number)),
                 session: (!number.is_multiple_of(3)).then(|| format!("s{}", number % 3).into()),
+                before: (number > 3 && !number.is_multiple_of(3)).then(|| Uuid::from_u128(u128::from(number) - 3)),
                 turn_hash: u64::from(number) << 8 | word.len() as u64,
                 content_hash: [number as u8; 16],
             },
@@ -193,19 +214,22 @@ mod tests {
     }
 
     /// Everything that is known of each turn, by turn.
-    fn contents(snapshot: &Snapshot) -> Vec<(Entry, Turn, Tokens, Vec<u8>)> {
+    fn contents(snapshot: &Snapshot) -> Vec<(Entry, Turn, Recalled, Vec<u8>)> {
         let mut all: Vec<_> = (0u32..)
             .zip(snapshot.segments())
             .flat_map(|(segment, memories)| (0..memories.size() as u32).map(move |place| Slot { segment, place }))
             .map(|slot| {
                 let entry = snapshot.entry(slot).unwrap().clone();
                 assert_eq!(snapshot.slot(entry.turn), Some(slot));
+                let before = entry.before.and_then(|turn| snapshot.slot(turn));
+                assert_eq!(snapshot.neighbour(slot, Side::Before), before);
+                assert!(before.is_none_or(|before| snapshot.neighbour(before, Side::After) == Some(slot)));
                 let vectors = snapshot.segments()[slot.segment as usize].vectors();
                 let row = slot.place as usize * 2;
                 (
                     entry,
                     snapshot.turn(slot).unwrap(),
-                    snapshot.tokens(slot).unwrap(),
+                    snapshot.recall(slot).unwrap(),
                     vectors.codes()[row..row + 2].to_vec(),
                 )
             })

@@ -1,7 +1,6 @@
 //! Brings states and index up to what was committed to `turns`, whoever wrote it.
 
 use std::collections::{HashMap, HashSet};
-use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -9,19 +8,19 @@ use std::thread;
 use std::time::Instant;
 
 use duckdb::Connection;
-use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::engine::{Epoch, Store};
 use super::interrupt::Interrupt;
-use super::parallel::in_parallel;
+use super::progress;
 use super::snapshot::{Draft, Snapshot};
 use crate::error::{Error, Result};
 use crate::index::cache::{Cache, Loaded};
 use crate::index::segment::{Entry, Memory, Said, Segment, SessionName, Shape};
 use crate::model::encoder::{Encoded, Encoder, Input};
 use crate::rank::codes::Codes;
+use crate::rank::parallel::in_parallel;
 use crate::store::states::{self, StoredState};
 use crate::store::transaction;
 use crate::store::turns::{self, Fingerprint, Session, Turn};
@@ -145,8 +144,8 @@ fn bring_up(connection: &Connection, store: &Store, means: Means, index: &mut St
     index.sessions = fingerprints.sessions;
     index.expiring = fingerprints.expiring > 0;
     index.snapshot = Some(snapshot.clone());
-    // What was just written began a new epoch. Another's writing may have too.
-    index.epoch = None;
+    // The turns are as they were read for as long as it lasts; it outlasts the writing of states.
+    index.epoch = Some(epoch);
     index.save(cache.as_ref());
     report.seconds = started.elapsed().as_secs_f64();
     Ok(Synchronised { snapshot, expiring: index.expiring, report })
@@ -385,7 +384,7 @@ fn want(
 /// The turns of a session, each with the pieces it is read behind.
 fn read_behind(store: &Store, encoder: &Encoder, turns: &[Turn]) -> Result<Vec<Pending>> {
     let context = store.config.encoder.context;
-    let mut before = Vec::new();
+    let (mut before, mut last) = (Vec::new(), None);
     let session: SessionName = turns.first().and_then(|turn| turn.session.as_deref()).map(Arc::from);
     let mut read = Vec::with_capacity(turns.len());
     for turn in turns {
@@ -396,7 +395,9 @@ fn read_behind(store: &Store, encoder: &Encoder, turns: &[Turn]) -> Result<Vec<P
             before.drain(..before.len().saturating_sub(context));
         }
         let content_hash = content_hash(&input, store.bits.count());
-        let entry = Entry { turn: turn.id, session: session.clone(), turn_hash: turn_hash(turn), content_hash };
+        let entry =
+            Entry { turn: turn.id, session: session.clone(), before: last, turn_hash: turn_hash(turn), content_hash };
+        last = Some(turn.id);
         let said = Said { speaker: turn.speaker.clone(), said_at: turn.said_at, content: turn.content.clone() };
         read.push(Pending { entry, said, text, input });
     }
@@ -502,7 +503,8 @@ fn encode(
     }
     pending.sort_by_key(|pending| (pending.input.context.len() + pending.input.own.len(), pending.entry.turn));
     let (turns, mut stored) = (pending.len(), 0);
-    let bar = progress_bar(turns, &store.database.name, means.progress);
+    let wanted = means.progress && turns >= WORTH_A_BAR;
+    let bar = progress::bar(turns, "turns", &format!("encoding {}", store.database.name), wanted);
     let interrupt = Interrupt::watch()?;
     thread::scope(|scope| {
         let (sender, encoded) = sync_channel(1);
@@ -527,7 +529,8 @@ fn encode(
                 .collect();
             if !store.database.read_only {
                 let rows: Vec<StoredState> = memories.iter().map(row).collect();
-                states::replace(connection, &store.database, &store.config.encoder.id, &rows)?;
+                let encoder_id = &store.config.encoder.id;
+                store.aside(connection, || states::replace(connection, &store.database, encoder_id, &rows))?;
             }
             stored += memories.len();
             bar.inc(memories.len() as u64);
@@ -560,17 +563,5 @@ fn row(memory: &Memory) -> StoredState {
         pieces: memory.pieces.clone(),
         codes: memory.tokens.codes().to_vec(),
         scales: memory.tokens.scale_bytes(),
-    }
-}
-
-fn progress_bar(turns: usize, store: &str, wanted: bool) -> ProgressBar {
-    if !wanted || turns < WORTH_A_BAR || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("encoding {msg} {wide_bar} {pos}/{len} turns, {per_sec}, {eta} left");
-    let bar = ProgressBar::new(turns as u64).with_message(store.to_owned());
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

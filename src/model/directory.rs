@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::adapter;
 use crate::error::{Error, Result};
 
 /// What puts a missing file of the default set-up in place.
@@ -43,6 +44,8 @@ pub struct ModelDirectory {
     pub path: PathBuf,
     pub graph: PathBuf,
     pub tokenizer: PathBuf,
+    /// The query adapter that comes with the model.
+    pub adapter: Option<PathBuf>,
     /// The last part of the path.
     pub name: String,
     /// Width of a state.
@@ -91,6 +94,7 @@ impl ModelDirectory {
             name: path.file_name().map_or_else(|| setting.to_owned(), |name| name.to_string_lossy().into_owned()),
             query_prefix: prompt(&["query"]),
             memory_prefix: prompt(&["passage", "document"]),
+            adapter: Some(path.join(adapter::FILE)).filter(|file| file.is_file()),
             path,
             graph,
             tokenizer,

@@ -1,15 +1,17 @@
 //! Texts to states: the vector of a whole text and the state of each of its wordpieces.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use ort::session::Session;
 use ort::value::Tensor;
 use tokenizers::Tokenizer;
 
+use super::adapter;
 use super::directory::{ModelDirectory, Pooling, broken};
 use super::runtime;
 use crate::error::{Error, Result};
+use crate::rank::adapter::Adapter;
 use crate::rank::kernel::normalise;
 
 /// The longest query, in wordpieces: a question, not a document. Each piece is compared with each piece of hundreds of turns.
@@ -59,6 +61,8 @@ pub struct Encoder {
     identity: EncoderIdentity,
     pooling: Pooling,
     tokenizer: Tokenizer,
+    /// The query adapter that came with the model.
+    adapter: Option<Arc<Adapter>>,
     session: Mutex<Session>,
     inputs: Vec<String>,
     /// Special tokens before and after a text.
@@ -76,6 +80,7 @@ impl Encoder {
         let tokenizer = open_tokenizer(&directory, what)?;
         let session = runtime::open(library, &directory.graph, threads)?;
         let (opening, closing) = special_pieces(&tokenizer)?;
+        let adapter = directory.adapter.as_ref().map(|file| adapter::read(file, directory.dim)).transpose()?;
         let identity = EncoderIdentity {
             id: directory.fingerprint()?,
             name: directory.name.clone(),
@@ -91,6 +96,7 @@ impl Encoder {
             max_length: directory.max_length,
             identity,
             tokenizer,
+            adapter: adapter.map(Arc::new),
             opening,
             closing,
         })
@@ -98,6 +104,11 @@ impl Encoder {
 
     pub fn identity(&self) -> &EncoderIdentity {
         &self.identity
+    }
+
+    /// The query adapter that came with the model.
+    pub fn adapter(&self) -> Option<&Arc<Adapter>> {
+        self.adapter.as_ref()
     }
 
     /// The wordpieces of a text, without special tokens, uncut.

@@ -1,9 +1,11 @@
 //! A cross-encoder: reads a query and a memory together and says how well the one answers the other.
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use ort::session::Session;
+use sha2::{Digest, Sha256};
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
 use super::directory::ModelDirectory;
@@ -21,7 +23,15 @@ pub struct Reranker {
     session: Mutex<Session>,
     inputs: Vec<String>,
     max_length: usize,
+    /// The logits of pairs that were read before.
+    known: Mutex<HashMap<Pair, f64>>,
 }
+
+/// A query and a memory, by the hash of their texts.
+type Pair = [u8; 16];
+
+/// So many pairs are remembered; then all are forgotten, and it begins anew.
+const REMEMBERED: usize = 100_000;
 
 impl Reranker {
     pub fn open(setting: &str, library: &Path, threads: usize) -> Result<Self> {
@@ -33,14 +43,39 @@ impl Reranker {
             session: Mutex::new(session),
             name: directory.name,
             max_length: directory.max_length,
+            known: Mutex::default(),
         })
     }
 
-    /// The logit of each memory for the query.
+    /// The logit of each memory for the query. A pair that was read before is not read again.
+    pub fn score(&self, query: &str, memories: &[&str]) -> Result<Vec<f64>> {
+        let pairs: Vec<Pair> = memories.iter().map(|memory| pair_of(query, memory)).collect();
+        let mut logits: Vec<Option<f64>> = {
+            let known = self.known()?;
+            pairs.iter().map(|pair| known.get(pair).copied()).collect()
+        };
+        let unread: Vec<usize> = (0..memories.len()).filter(|&place| logits[place].is_none()).collect();
+        let read = self.read(query, &unread.iter().map(|&place| memories[place]).collect::<Vec<_>>())?;
+        let mut known = self.known()?;
+        if known.len() + unread.len() > REMEMBERED {
+            known.clear();
+        }
+        for (place, logit) in unread.into_iter().zip(read) {
+            known.insert(pairs[place], logit);
+            logits[place] = Some(logit);
+        }
+        Ok(logits.into_iter().flatten().collect())
+    }
+
+    fn known(&self) -> Result<MutexGuard<'_, HashMap<Pair, f64>>> {
+        self.known.lock().map_err(|_| Error::Internal("the lock of the reranker's scores is poisoned".into()))
+    }
+
+    /// Reads each memory with the query.
     ///
     /// A memory that does not fit next to the query is read in passages and scores as its best one (MaxP: Dai and Callan,
     /// SIGIR 2019). Pairs are run in batches of like length.
-    pub fn score(&self, query: &str, memories: &[&str]) -> Result<Vec<f64>> {
+    fn read(&self, query: &str, memories: &[&str]) -> Result<Vec<f64>> {
         let mut query = self.encode(query)?;
         // Half of the input at most goes to the query; what a pair takes besides the memory is then known.
         query.truncate(self.max_length / 2, 0, TruncationDirection::Right);
@@ -88,6 +123,16 @@ impl Reranker {
             ))),
         }
     }
+}
+
+fn pair_of(query: &str, memory: &str) -> Pair {
+    let mut hash = Sha256::new();
+    hash.update((query.len() as u64).to_le_bytes());
+    hash.update(query);
+    hash.update(memory);
+    let mut pair = Pair::default();
+    pair.copy_from_slice(&hash.finalize()[..16]);
+    pair
 }
 
 /// Cuts a text into passages of at most `room` pieces; one, if it fits.

@@ -110,6 +110,24 @@ impl Codes {
         self.scales.is_empty()
     }
 
+    /// Adds `factor` times the state of a row to `sum`, `dim` values.
+    pub fn add_row(&self, row: usize, factor: f32, sum: &mut [f32]) {
+        let width = self.bits.bytes(self.dim);
+        let (codes, factor) = (&self.codes[row * width..(row + 1) * width], factor * self.scales[row]);
+        match self.bits {
+            Bits::Eight => {
+                sum.iter_mut().zip(codes).for_each(|(sum, &code)| *sum += factor * f32::from(code as i8));
+            }
+            Bits::Four => {
+                for (sum, &code) in sum.chunks_mut(2).zip(codes) {
+                    // The halves with their signs: shifted up to the top of the byte, and down again.
+                    let halves = [(code << 4) as i8 >> 4, code as i8 >> 4];
+                    sum.iter_mut().zip(halves).for_each(|(sum, half)| *sum += factor * f32::from(half));
+                }
+            }
+        }
+    }
+
     /// Writes the codes of every row into `values`, `dim` integers a row. Times its scale, a row is the state it codes.
     pub fn unpack(&self, values: &mut Vec<i16>) {
         match self.bits {
@@ -247,6 +265,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_row_is_added_as_it_is_decoded(four in any::<bool>(), dim in 1usize..9, states in prop::collection::vec(-1f32..1.0, 24)) {
+            let coded = Codes::encode(&states[..dim * 2], dim, if four { Bits::Four } else { Bits::Eight });
+            let mut sum = vec![1f32; dim];
+            coded.add_row(1, -2.0, &mut sum);
+            for (got, state) in sum.iter().zip(decoded(&coded, 1)) {
+                prop_assert!((got - (1.0 - 2.0 * state)).abs() < 1e-5);
+            }
+        }
+
         #[test]
         fn no_value_moves_by_more_than_half_a_step(state in prop::collection::vec(-1f32..1.0, 1..20), four in any::<bool>()) {
             let bits = if four { Bits::Four } else { Bits::Eight };

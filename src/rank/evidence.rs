@@ -51,24 +51,32 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Meets every token of a query, a row of `query` each, with every token of every candidate.
+    /// Nothing met yet, for a query of so many tokens.
     ///
     /// `k` is the seed's k, the place of the similarity that becomes the floor; with fewer candidate tokens than `k`, and
-    /// with k = 0, the floor is 0, since then no memory has to compete. A memory without tokens has no evidence: best_i = −1.
+    /// with k = 0, the floor is 0, since then no memory has to compete.
+    pub fn new(tokens: usize, k: usize) -> Self {
+        Self { tokens, memories: 0, best: Vec::new(), nearest: vec![Highest::new(k); tokens] }
+    }
+
+    /// Meets every token of a query, a row of `query` each, with every token of one more candidate. A memory without tokens has
+    /// no evidence: best_i = −1. `space` is working memory that is kept between calls.
+    pub fn add(&mut self, query: &QueryCodes, memory: &Codes, space: &mut Space) {
+        self.memories += 1;
+        let row = self.best.len();
+        self.best.resize(row + self.tokens, -1f32);
+        let (best, nearest) = (&mut self.best[row..], &mut self.nearest);
+        query.interact(memory, space, |token, similarity| {
+            best[token] = best[token].max(similarity);
+            nearest[token].offer(similarity);
+        });
+    }
+
+    /// The evidence of candidates that all meet the same query.
     pub fn gather<C: Borrow<Codes>>(query: &QueryCodes, candidates: impl IntoIterator<Item = C>, k: usize) -> Self {
-        let tokens = query.len();
-        let mut evidence = Self { tokens, memories: 0, best: Vec::new(), nearest: vec![Highest::new(k); tokens] };
+        let mut evidence = Self::new(query.len(), k);
         let mut space = Space::default();
-        for memory in candidates {
-            evidence.memories += 1;
-            let row = evidence.best.len();
-            evidence.best.resize(row + tokens, -1f32);
-            let (best, nearest) = (&mut evidence.best[row..], &mut evidence.nearest);
-            query.interact(memory.borrow(), &mut space, |token, similarity| {
-                best[token] = best[token].max(similarity);
-                nearest[token].offer(similarity);
-            });
-        }
+        candidates.into_iter().for_each(|memory| evidence.add(query, memory.borrow(), &mut space));
         evidence
     }
 
@@ -82,6 +90,21 @@ impl Evidence {
             }
             all
         })
+    }
+
+    /// The evidence of more candidates behind these, as if nobody had to compete with them: the floors stay.
+    pub fn extend(&mut self, more: Self) {
+        self.memories += more.memories;
+        self.best.extend(more.best);
+    }
+
+    /// max(best_i(m), t_i), or best_i(m) without floors: a row of `tokens` values a memory.
+    pub fn rows(&self, floored: bool) -> Vec<f32> {
+        if !floored || self.tokens == 0 {
+            return self.best.clone();
+        }
+        let floors = self.floors();
+        self.best.chunks_exact(self.tokens).flat_map(|row| row.iter().zip(&floors).map(|(&b, &t)| b.max(t))).collect()
     }
 
     /// Σ_i w_i max(best_i(m), t_i) / Σ_i w_i for every candidate m, in the order they were gathered.

@@ -11,8 +11,9 @@ use duckdb::{Connection, params, params_from_iter};
 use uuid::Uuid;
 
 use super::catalog::Database;
-use super::{DERIVED, append, float_lists, ids_relation, to_i64, transaction, uuid};
+use super::{DERIVED, append, cast, column, float_lists, ids_relation, to_i64, transaction, uuid};
 use crate::error::{Error, Result};
+use crate::rank::feedback::Judged;
 
 /// A kind of question, numbered from 0.
 pub type ClusterId = i64;
@@ -63,7 +64,7 @@ impl Verdict {
     }
 }
 
-/// Remembers a retrieval, forgets the oldest beyond `kept`, and returns how many there are now.
+/// Remembers a retrieval, forgets the oldest beyond `kept` that no feedback was given on, and returns how many there are now.
 pub fn insert_retrieval(
     connection: &Connection,
     database: &Database,
@@ -85,9 +86,14 @@ pub fn insert_retrieval(
     if count <= kept + kept / 10 {
         return Ok(count);
     }
+    // Those that feedback was given on are what is learned from, and stay.
     let oldest = format!("SELECT retrieval_id FROM {table} ORDER BY asked_at DESC, retrieval_id DESC OFFSET {kept}");
-    connection.execute(&format!("DELETE FROM {table} WHERE retrieval_id IN ({oldest})"), [])?;
-    Ok(kept)
+    let sql = format!(
+        "DELETE FROM {table} WHERE retrieval_id IN ({oldest}) AND retrieval_id NOT IN (SELECT retrieval_id FROM {})",
+        database.table("feedback")
+    );
+    let deleted = connection.execute(&sql, [])?;
+    Ok(count - to_i64(deleted))
 }
 
 /// The cluster of a stored retrieval; `None` when the store does not have it.
@@ -96,6 +102,46 @@ pub fn cluster_of(connection: &Connection, database: &Database, retrieval: Uuid)
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query_map(params![retrieval.to_string()], |row| row.get(0))?;
     Ok(rows.next().transpose()?)
+}
+
+/// A stored question that feedback was given on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answered {
+    pub query: String,
+    pub judged: Judged<Uuid>,
+}
+
+/// The stored questions that feedback was given on, in the order of their texts. However often one was asked, it is one question,
+/// and the last verdict on a turn counts.
+pub fn answered(connection: &Connection, database: &Database) -> Result<Vec<Answered>> {
+    let (feedback, retrievals) = (database.table("feedback"), database.table("retrievals"));
+    let mut verdicts: HashMap<String, Vec<(Uuid, bool)>> = HashMap::new();
+    let sql = format!(
+        "SELECT query, turn_id::VARCHAR, arg_max(verdict, given_at) FROM {feedback} JOIN {retrievals} USING (retrieval_id) \
+         GROUP BY query, turn_id ORDER BY turn_id"
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (turn, verdict) = (uuid(&row.get::<_, String>(1)?)?, row.get::<_, String>(2)?);
+        verdicts.entry(row.get(0)?).or_default().push((turn, verdict == Verdict::Used.name()));
+    }
+    let sql = format!(
+        "SELECT query, arg_max(embedding, asked_at) FROM {retrievals} \
+         WHERE query IN (SELECT query FROM {feedback} JOIN {retrievals} USING (retrieval_id)) GROUP BY query ORDER BY query"
+    );
+    let mut statement = connection.prepare(&sql)?;
+    let mut answered = Vec::with_capacity(verdicts.len());
+    for batch in statement.query_arrow([])? {
+        let (queries, embeddings) = (column::<StringArray>(&batch, 0)?, column::<ListArray>(&batch, 1)?);
+        for row in 0..batch.num_rows() {
+            let question = cast::<Float32Array>(&embeddings.value(row))?.values().to_vec();
+            let query = queries.value(row).to_owned();
+            let verdicts = verdicts.remove(&query).unwrap_or_default();
+            answered.push(Answered { query, judged: Judged { question, verdicts } });
+        }
+    }
+    Ok(answered)
 }
 
 /// The vectors of the stored queries, row by row, oldest first. Those of another width than `dim` are left out: they were

@@ -3,6 +3,7 @@
 //! A store is the schema `lethe` of an attached database. Names are always written in full and quoted, because the
 //! connections made here resolve names by a search path of their own.
 
+pub mod adapters;
 pub mod catalog;
 pub mod instance;
 pub mod learning;

@@ -36,7 +36,7 @@ pub struct StoreConfig {
 }
 
 /// What retrieval cannot do without. Without the others it can answer, but not learn.
-const NEEDED: [&str; 5] = ["encoders", "turns", "states", "cues", "suppression"];
+const NEEDED: [&str; 8] = ["encoders", "turns", "states", "cues", "suppression", "adapters", "retrievals", "feedback"];
 const TABLES: [&str; 9] =
     ["store", "encoders", "turns", "states", "retrievals", "cues", "suppression", "feedback", "adapters"];
 

@@ -65,7 +65,7 @@ fn read_batch(batch: &RecordBatch, each: &mut impl FnMut(StoredState) -> Result<
     Ok(())
 }
 
-/// Stores states in the place of what there was of the same turns, in one transaction.
+/// Stores states in the place of what there was of the same turns.
 pub fn replace(connection: &Connection, database: &Database, encoder: &str, states: &[StoredState]) -> Result<()> {
     let ids: Vec<Uuid> = states.iter().map(|state| state.turn).collect();
     let mut pieces = ListBuilder::new(UInt32Builder::new());
@@ -83,10 +83,8 @@ pub fn replace(connection: &Connection, database: &Database, encoder: &str, stat
         ("codes", Arc::new(BinaryArray::from_iter_values(states.iter().map(|state| &state.codes)))),
         ("scales", Arc::new(BinaryArray::from_iter_values(states.iter().map(|state| &state.scales)))),
     ];
-    transaction(connection, || {
-        delete(connection, database, &ids)?;
-        append(connection, database, "states", columns)
-    })
+    delete(connection, database, &ids)?;
+    append(connection, database, "states", columns)
 }
 
 /// Deletes the states of turns; returns the rows deleted.
