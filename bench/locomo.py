@@ -22,26 +22,31 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from uuid import UUID
 
-import duckdb
-import ir_measures
-from ir_measures import R, Success, nDCG
+import evaluation
+from datasets import Conversation, Question, load_locomo
+from evaluation import ADVERSARIAL, Hit
+from stores import Settings, ask, fill, open_duckdb, set_all, turn_id
 
-from datasets import Conversation, Question, identifier, literal, load_locomo
+__all__ = ["ask", "fill", "judge", "open_duckdb", "turn_id"]
 
-# trec_eval's nDCG: gain 1, discount log2(rank + 1), over the ideal of the same depth.
-MEASURES = {"ndcg@10": nDCG @ 10, "recall@10": R @ 10, "recall@30": R @ 30, "recall@60": R @ 60, "hit@1": Success @ 1}
-DEPTH = 60
+COLUMNS = ["ndcg@10", "recall@10", "recall@30", "recall@60", "hit@1"]
 
-Settings = dict[str, str | int | float]
 Scores = list[float]
-"""A number for each of MEASURES."""
+"""A number for each of COLUMNS."""
 Report = dict[str, Scores]
 """Scores of a kind of question; `micro` and `macro` are over all of them."""
 
-# What puts every turn of a store into the pool.
-ALL_TURNS: Settings = {"lethe_candidates": 1_000_000}
+# The token evidence alone, with every turn of a store in the pool.
+ALL_TURNS: Settings = {
+    "lethe_candidates": 1_000_000,
+    "lethe_adapter": "none",
+    "lethe_answer_weight": 0.0,
+    "lethe_neighbour_weight": 0.0,
+    "lethe_asking_malus": 0.0,
+    "lethe_speaker_bonus": 0.0,
+    "lethe_month_bonus": 0.0,
+}
 
 
 def token_rule(name: str, vector_alpha: float = 0.0) -> Settings:
@@ -93,69 +98,15 @@ def variants(rules: Iterable[str], contexts: Iterable[int]) -> Iterator[Variant]
         yield Variant("default", "", {DEFAULT: {}})
 
 
-def open_duckdb(extension: Path, model: str | None) -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
-    connection.execute(f"LOAD {literal(str(extension))}")
-    # An evaluation must not learn from its own questions.
-    connection.execute("SET lethe_learn = false")
-    if model:
-        connection.execute(f"SET lethe_model_directory = {literal(model)}")
-    return connection
-
-
-def fill(connection: duckdb.DuckDBPyConnection, file: Path, conversation: Conversation, create: str) -> float | None:
-    """Makes the conversation a store and the current database. Returns the turns encoded a second."""
-    store = identifier(file.stem)
-    connection.execute(f"ATTACH {literal(str(file))} AS {store}; USE {store}; CALL memory_create({create})")
-    rows = [
-        (turn_id(place), turn.session, turn.speaker, turn.said_at, turn.content, json.dumps({"dia_id": turn.id}))
-        for place, turn in enumerate(conversation.turns)
-    ]
-    connection.executemany(
-        f"INSERT INTO {store}.lethe.turns (turn_id, session_id, speaker, said_at, content, metadata) VALUES (?, ?, ?, ?, ?, ?)",
-        rows,
-    )
-    return connection.execute("SELECT turns_per_second FROM memory_sync()").fetchall()[0][0]
-
-
-def turn_id(place: int) -> UUID:
-    """Ids in the order of the turns: equal scores are ordered by id, so every run ranks them alike."""
-    return UUID(int=place + 1)
-
-
-def ask(connection: duckdb.DuckDBPyConnection, questions: list[Question]) -> dict[str, list[UUID]]:
-    """The best DEPTH turns of the current database for each question, in one statement."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE questions (id VARCHAR, question VARCHAR)")
-    connection.executemany("INSERT INTO questions VALUES (?, ?)", [(question.id, question.text) for question in questions])
-    answers = connection.execute(
-        f"SELECT q.id, list(hit.turn_id ORDER BY hit.rank) "
-        f"FROM questions q, unnest(memory_search(q.question, {DEPTH})) AS t(hit) GROUP BY q.id"
-    )
-    return dict(answers.fetchall())
-
-
-def judge(conversation: Conversation, questions: list[Question], answers: dict[str, list[UUID]]) -> Iterator[tuple[str, Scores]]:
+def judge(conversation: Conversation, questions: list[Question], answers: dict[str, list[Hit]]) -> Iterator[tuple[str, Scores]]:
     """The kind and the scores of each question."""
-    ids = {turn.id: str(turn_id(place)) for place, turn in enumerate(conversation.turns)}
-    expected_rows = min(DEPTH, len(conversation.turns))
-    relevance, ranking = [], []
-    for question in questions:
-        answer = answers.get(question.id, [])
-        if len(answer) != expected_rows:
-            raise SystemExit(f"{conversation.name}, {question.text!r}: {len(answer)} rows instead of {expected_rows}")
-        relevance += [ir_measures.Qrel(question.id, ids[evidence], 1) for evidence in question.evidence]
-        # By rank, so that equal scores stay in lethe's order.
-        ranking += [ir_measures.ScoredDoc(question.id, str(turn), -rank) for rank, turn in enumerate(answer)]
-    values = {
-        (metric.query_id, metric.measure): metric.value for metric in ir_measures.iter_calc(MEASURES.values(), relevance, ranking)
-    }
-    for question in questions:
-        yield question.kind, [values[question.id, measure] for measure in MEASURES.values()]
+    for one in evaluation.judge(conversation, questions, answers):
+        yield one.kind, [one.measures[name] for name in COLUMNS]
 
 
 def summarise(judged: list[tuple[str, Scores]]) -> Report:
     kinds = {kind: mean([s for k, s in judged if k == kind]) for kind in dict.fromkeys(kind for kind, _ in judged)}
-    micro = mean([scores for kind, scores in judged if kind != "adversarial"])
+    micro = mean([scores for kind, scores in judged if kind != ADVERSARIAL])
     return {"micro": micro, "macro": mean(list(kinds.values())), **kinds}
 
 
@@ -175,8 +126,7 @@ def evaluate(variant: Variant, conversations: list[Conversation], extension: Pat
                 turns, encoding = turns + len(conversation.turns), encoding + len(conversation.turns) / speed
             started = time.monotonic()
             for rule, settings in variant.rules.items():
-                for name, value in settings.items():
-                    connection.execute(f"SET {name} = {literal(value)}")
+                set_all(connection, settings)
                 judged[rule] += judge(conversation, questions, ask(connection, questions))
             asked = max(1, len(questions) * len(variant.rules))
             print(
@@ -190,7 +140,7 @@ def evaluate(variant: Variant, conversations: list[Conversation], extension: Pat
 
 def print_table(outcomes: list[Outcome]) -> None:
     for scope in ("micro", "macro"):
-        print_row(scope, [f"{name:>9}" for name in MEASURES])
+        print_row(scope, [f"{name:>9}" for name in COLUMNS])
         for outcome in outcomes:
             for rule, report in outcome.reports.items():
                 print_row(f"  {outcome.variant.label(rule)}", [f"{score:9.4f}" for score in report[scope]])
@@ -199,14 +149,14 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 def print_differences(outcomes: list[Outcome], expected: list[dict]) -> None:
     """What was measured less what was expected, where a file has the same rule and context."""
-    print_row("less what was expected", [f"{name:>9}" for name in MEASURES])
+    print_row("less what was expected", [f"{name:>9}" for name in COLUMNS])
     for outcome in outcomes:
         for reference in (e for e in expected if e["context"] == outcome.variant.context):
             for rule in (rule for rule in outcome.reports if rule in reference["rules"]):
                 for scope in ("micro", "macro"):
-                    measured = dict(zip(MEASURES, outcome.reports[rule][scope]))
+                    measured = dict(zip(COLUMNS, outcome.reports[rule][scope]))
                     wanted = dict(zip(reference["columns"], reference["rules"][rule][scope]))
-                    differences = [f"{measured[name] - wanted[name]:+9.4f}" for name in MEASURES]
+                    differences = [f"{measured[name] - wanted[name]:+9.4f}" for name in COLUMNS]
                     print_row(f"  {outcome.variant.label(rule)}, {scope}", differences)
     print()
 
@@ -220,7 +170,7 @@ def print_results(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         for rule, report in outcome.reports.items():
             for scope in ("macro", "micro"):
-                scores = dict(zip(MEASURES, report[scope]))
+                scores = dict(zip(COLUMNS, report[scope]))
                 for short, name in columns.items():
                     print(f"RESULT locomo.{outcome.variant.label(rule)}.{scope}_{short} {scores[name]:.4f}")
 
@@ -230,7 +180,7 @@ def write_json(path: Path, outcomes: list[Outcome], step: int) -> None:
         return {kind: [round(score, 4) for score in scores] for kind, scores in report.items()}
 
     document = {
-        "columns": list(MEASURES),
+        "columns": COLUMNS,
         "step": step,
         "variants": [
             {

@@ -10,9 +10,11 @@ import json
 import pathlib
 import re
 import sys
-import unicodedata
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from words import content_words  # noqa: E402
+
 KINDS = ["single_hop", "multi_hop", "temporal", "update", "preference", "open", "adversarial", "other_language"]
 SPEAKERS = {"home": {"Ana", "Tomás", "Grandma Ilse", "assistant"}, "work": {"Ana", "Priya", "Marek", "assistant"}}
 TURNS = {"home": (200, 260), "work": (45, 60)}
@@ -25,16 +27,6 @@ TURN_KEYS = ["id", "session_id", "speaker", "said_at", "content"]
 QUESTION_KEYS = {"id", "question", "evidence", "kind", "store", "answer"}
 OPTIONAL_KEYS = {"group", "outdated"}
 
-STOP = set("""
-a about after again all also am an and any anybody are as at back be because been before being but by can could did do
-does doing done down for from get gets go goes going got had has have he her hers him his how i if in into is it its
-just ll many me more much my no not now of off on one only or our out over own re s shall she should so some t than that the
-their them then there these they this those to too up us ve very want was we were what when where which while who why
-will with would yes you your
-der die das den dem des ein eine und oder ist sind hat wie was wo wann wer ich du er sie es wir ihr im in am an zu auf
-el la los las un una y o es son que de en por para con se su al del
-""".split())
-
 problems = []
 
 
@@ -42,19 +34,6 @@ def check(ok, message):
     if not ok:
         problems.append(message)
     return ok
-
-
-def stem(word):
-    for end in ("ings", "ing", "ers", "ies", "ed", "er", "es", "s", "e", "y"):
-        if word.endswith(end) and len(word) - len(end) >= 3:
-            return word[: -len(end)]
-    return word
-
-
-def content_words(text):
-    flat = unicodedata.normalize("NFKD", text.lower())
-    flat = "".join(c for c in flat if not unicodedata.combining(c))
-    return {stem(w) for w in re.findall(r"\d+(?:[.:]\d+)+|\w+", flat) if w not in STOP}
 
 
 def jaccard(a, b):
