@@ -3,14 +3,30 @@
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
-from support import EXTENSION, connect, facts, insert
+
+# What follows is set before the first connection, and before the tests look for the models: defaults are read then.
+HOME = tempfile.TemporaryDirectory(prefix="lethe-test-")
+INSTALLED = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "lethe"
+ADAPTER = "lethe_adapter.safetensors"
 
 
-# Indexes are saved where they go with the tests. Before the first connection: the default is read then.
-CACHE = tempfile.TemporaryDirectory(prefix="lethe-test-")
-os.environ["XDG_CACHE_HOME"] = CACHE.name
+def without_adapter(home):
+    """The installed models but for their query adapters, so that a question's states are the encoder's."""
+    for file in (file for file in INSTALLED.rglob("*") if file.is_file() and file.name != ADAPTER):
+        link = home / "lethe" / file.relative_to(INSTALLED)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+    return home
+
+
+# Indexes are saved where they go with the tests.
+os.environ["XDG_CACHE_HOME"] = HOME.name
+os.environ["XDG_DATA_HOME"] = str(without_adapter(Path(HOME.name, "data")))
+
+from support import EXTENSION, connect, facts, insert  # noqa: E402
 
 
 def pytest_report_header():

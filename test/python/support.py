@@ -134,6 +134,13 @@ FACTS = [
 START = datetime(2024, 3, 1, 9, 0)
 
 
+#: Nothing of what a conversation adds: the score is the token evidence alone.
+EVIDENCE_ALONE = "; ".join(
+    f"SET lethe_{weight} = 0"
+    for weight in ("answer_weight", "neighbour_weight", "asking_malus", "speaker_bonus", "month_bonus")
+)
+
+
 def turn_id(number):
     """The same id in every run. Ids grow with their numbers, as uuidv7 does."""
     return str(uuid.UUID(int=(0x018E << 112) | (7 << 76) | (2 << 62) | number))

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support import (
+    EVIDENCE_ALONE,
     FACTS,
     MODELS,
     RUNTIME,
@@ -482,6 +483,7 @@ def test_the_cross_encoder_orders(store, crosses, pieces, output):
 
 
 def test_with_or_without_it(reranked, crosses):
+    reranked.execute(EVIDENCE_ALONE)
     sql = "FROM memory_retrieve(?, 12, explain := true, learn := false{})"
     default, on, off = (
         rows(reranked, sql.format(rest), [QUESTION]) for rest in ("", ", rerank := true", ", rerank := false")
@@ -601,3 +603,23 @@ def test_a_cross_encoder_that_cannot_be_used(store, crosses, tmp_path):
     assert "[batch, 1] or [batch, 2]" in refused(MODELS / DEFAULT)
     store.execute("RESET lethe_reranker_directory")
     assert contents(store, QUESTION, 1) == [ANSWER]
+
+
+def test_a_budget_is_spent_on_the_best_by_token_evidence(reranked):
+    """And on the rest of the pool where no answer convinces."""
+    sql = "SELECT turn_id, token_score, reranker_score FROM memory_retrieve(?, {}, explain := true, learn := false)"
+    every = rows(reranked, sql.format(12), [QUESTION])
+    assert len(every) == 12 and all(row["reranker_score"] is not None for row in every)
+    best_logits = [row["turn_id"] for row in every]
+    by_evidence = sorted(every, key=lambda row: -row["token_score"])
+    for budget, k, read in [(4, 2, 4), (2, 3, 3), (100, 2, 12)]:
+        reranked.execute(f"SET lethe_rerank_budget = {budget}")
+        expected = [turn for turn in best_logits if turn in [row["turn_id"] for row in by_evidence[:read]]][:k]
+        assert [row["turn_id"] for row in rows(reranked, sql.format(k), [QUESTION])] == expected, budget
+    reranked.execute("SET lethe_rerank_budget = 4")
+    convincing = max(row["reranker_score"] for row in by_evidence[:4])
+    within = [turn for turn in best_logits if turn in [row["turn_id"] for row in by_evidence[:4]]]
+    assert within[:2] != best_logits[:2]
+    for threshold, expected in [(convincing - 0.01, within[:2]), (convincing + 0.01, best_logits[:2])]:
+        reranked.execute(f"SET lethe_rerank_threshold = {threshold}")
+        assert [row["turn_id"] for row in rows(reranked, sql.format(2), [QUESTION])] == expected, threshold

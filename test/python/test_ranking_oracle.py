@@ -1,4 +1,7 @@
-"""The ranking, computed again in numpy from the tables alone: codes are decoded and questions encoded here."""
+"""The ranking, computed again in numpy from the tables alone: codes are decoded and questions encoded here.
+
+What a conversation adds to the token evidence is left out; test_conversation_oracle.py has it.
+"""
 
 import math
 import re
@@ -7,7 +10,7 @@ from collections import Counter
 import numpy as np
 import onnxruntime
 import pytest
-from support import MODELS, chatter, connect, insert, rows, states, turn_id
+from support import EVIDENCE_ALONE, MODELS, chatter, connect, insert, rows, states, turn_id
 from tokenizers import Tokenizer
 
 TURNS = 60
@@ -118,6 +121,7 @@ def made(request, encoder):
 @pytest.fixture
 def ranked(made):
     connection, oracle = made
+    connection.execute(EVIDENCE_ALONE)
     yield connection, oracle
     for row in rows(
         connection, "SELECT name FROM duckdb_settings() WHERE name LIKE 'lethe_%' AND name <> 'lethe_threads'"
@@ -274,9 +278,9 @@ def test_weighted_z_fusion(ranked, weight):
         compare(column(found, "fused_score"), expected, 1e-6)
 
 
-def test_two_stores_are_scored_as_one(made, encoder, tmp_path):
+def test_two_stores_are_scored_as_one(ranked, encoder):
     """N, df, floor and standardisation are of the union."""
-    connection, oracle = made
+    connection, oracle = ranked
     connection.execute("ATTACH ':memory:' AS other; CALL memory_create(store := 'other')")
     extra = [(turn_id(500 + n), *turn[1:]) for n, turn in enumerate(chatter(15, 6))]
     insert(connection, extra, "other")
@@ -296,4 +300,4 @@ def test_two_stores_are_scored_as_one(made, encoder, tmp_path):
                 mixed(both.vectors(question), evidence, 0.5),
                 max(CLOSE, 1e-5 / np.std(list(evidence.values()))),
             )
-    connection.execute("RESET lethe_token_rule; RESET lethe_vector_alpha; DETACH other")
+    connection.execute("DETACH other")
