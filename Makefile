@@ -11,6 +11,7 @@ PYTHON ?= python3
 CACHE ?= $(HOME)/.cache/lethe
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 DATA ?=
+OPTIONS ?=
 SIZES ?= 20000 200000
 
 # The versions of DuckDB that everything is tested on, and one more that is only tried. As in extension_config/extension.json.
@@ -26,7 +27,7 @@ DENY := $(DENY_ROOT)/bin/cargo-deny
 # What the set-up writes last. Lies where lethe looks for models, whatever the cache.
 MODELS := $(or $(XDG_DATA_HOME),$(HOME)/.local/share)/lethe/manifest.json
 REQUIREMENTS := extension_config/requirements-setup.txt bench/requirements.txt test/python/requirements.txt
-SETUP := $(addprefix extension_config/,setup_models.py bert_graph.py models.json requirements-setup.txt)
+SETUP := $(addprefix extension_config/,setup_models.py bert_graph.py models.json requirements-setup.txt lethe_adapter.safetensors)
 
 # A Python with that version of DuckDB.
 venv = $(CACHE)/venv/duckdb-$(1)
@@ -74,17 +75,31 @@ lint: $(DENY) | tools ## format, clippy, licences, and whether the documentation
 	cargo clippy --quiet -p sqllogic -- -D warnings
 	$(DENY) check licenses
 	$(PYTHON) extension_config/document.py --check
+	$(PYTHON) bench/corpus/sample/check.py >/dev/null
+	cd bench/corpus && $(PYTHON) check_training.py training/*/
 
 ##@ Measure and maintain
-.PHONY: bench-locomo bench-scale needs-data docs clean
+.PHONY: bench-locomo bench-quality bench-longmemeval bench-scale bench-learning adapter needs-data docs clean
 bench-locomo: needs-data $(EXTENSION) $(MODELS) ## retrieval quality on LoCoMo (DATA=path of locomo10.json)
 	$(call python,$(NEWEST)) bench/locomo.py --extension $(EXTENSION) --data "$(DATA)"
+
+bench-quality: needs-data $(EXTENSION) $(MODELS) ## the same with intervals, on LoCoMo, LongMemEval, BEIR or JSON lines (DATA=path, OPTIONS="--step 4")
+	$(call python,$(NEWEST)) bench/quality.py --extension $(EXTENSION) --data "$(DATA)" $(OPTIONS)
+
+bench-longmemeval: needs-data $(EXTENSION) $(MODELS) ## retrieval quality on LongMemEval (DATA=path of its S or M file, OPTIONS="--protocol one_store")
+	$(call python,$(NEWEST)) bench/quality.py --extension $(EXTENSION) --data "$(DATA)" --format longmemeval $(OPTIONS)
 
 bench-scale: needs-data $(EXTENSION) $(MODELS) $(CACHE)/venv/scale/.ready ## time and bytes on many turns, beside fts and vss (DATA=…, SIZES="20000 200000")
 	$(CACHE)/venv/scale/bin/python bench/scale.py --extension $(EXTENSION) --data "$(DATA)" --sizes $(SIZES) --out build/scale
 
+bench-learning: needs-data $(EXTENSION) $(MODELS) ## what learning brings on questions it has not seen (DATA=…, PROTOCOLS=feedback,adapter,forgetting)
+	$(call python,$(NEWEST)) bench/learning.py --extension $(EXTENSION) --data "$(DATA)" $(if $(PROTOCOLS),--protocols $(PROTOCOLS))
+
+adapter: $(EXTENSION) $(MODELS) ## train the default encoder's query adapter on the training corpus, anew
+	$(call python,$(NEWEST)) bench/adapter.py --extension $(EXTENSION) --out extension_config/lethe_adapter.safetensors
+
 needs-data:
-	@test -f "$(DATA)" || { echo 'make: name the data with DATA=path of locomo10.json' >&2; exit 1; }
+	@test -e "$(DATA)" || { echo 'make: name the data with DATA=path, of locomo10.json for example' >&2; exit 1; }
 
 docs: ## write the function reference from extension_config/functions.json
 	$(PYTHON) extension_config/document.py
