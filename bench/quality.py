@@ -84,6 +84,9 @@ def ask_all(
 ) -> list[Run]:
     """Asks every question of its store with each of the settings."""
     names = dict.fromkeys(name for settings in variants for name in settings)
+    for settings in variants:
+        # What is wrong with one is told before any store is made.
+        set_all(shelf.connection, settings, names)
     judged: list[list[Judged]] = [[] for _ in variants]
     for number, conversation in enumerate(conversations, 1):
         title = f"store {number}, {conversation.name}: {len(conversation.turns)} turns"

@@ -126,6 +126,7 @@ def test_killed_while_learning(store_file):
     process = start(
         """
         connection = connect(args[0])
+        connection.execute("CALL memory_create(learning := 'rank_gap')")
         connection.execute('SET lethe_cluster_after = 4; SET lethe_clusters = 3')
         for number in range(1000):
             for *_, question in FACTS:

@@ -140,6 +140,7 @@ def test_a_process_that_ends_without_closing_leaves_a_file_that_opens(store_file
 
 ASK = """
     connection = connect(args[0])
+    connection.execute("CALL memory_create(learning := 'rank_gap')")
     connection.execute("SET lethe_cluster_after = 6; SET lethe_clusters = 2")
     for session, speaker, content, question in FACTS[:7]:
         rows(connection, "FROM memory_retrieve(?, 12)", [question])

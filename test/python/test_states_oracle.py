@@ -350,6 +350,7 @@ def test_a_change_made_before_the_process_began_is_an_update(store_file):
 
 def test_removed_counts_turns(store):
     """Not the rows derived from them."""
+    store.execute("CALL memory_create(learning := 'rank_gap')")
     for question in ["who plays the cello?", "when is the wedding?", "what does the bicycle need?"]:
         rows(store, "FROM memory_retrieve(?, 12)", [question])
     gone = rows(store, "SELECT DISTINCT turn_id FROM lethe.suppression LIMIT 2")

@@ -80,6 +80,7 @@ def test_memory_add_commits_by_itself(store, ending):
 
 
 def test_learning_forgetting_and_feedback_survive_a_rollback(store):
+    store.execute("CALL memory_create(learning := 'rank_gap')")
     store.execute("BEGIN")
     asked = rows(store, "FROM memory_retrieve(?, 12)", [QUESTION])
     noted = rows(
