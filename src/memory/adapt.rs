@@ -80,12 +80,13 @@ pub fn adapt(asker: &Asker, connection: &Connection, store: &Store, progress: bo
         _ => Adapter::untrained(encoder.identity().dim, RANK, SEED),
     };
 
+    // The questions are encoded first; Ctrl-C meanwhile ends the training before it begins.
+    let interrupt = Interrupt::watch()?;
     let mut material = Material { asker, scope: &scope, codes: HashMap::new() };
     let learned = material.examples(&encoder, &learned)?;
     let held_out = material.examples(&encoder, &held_out)?;
     let schedule = Schedule { threads: asker.models.threads, ..SCHEDULE };
     let bar = progress::bar(schedule.epochs, "epochs", &format!("adapting {}", store.database.name), progress);
-    let interrupt = Interrupt::watch()?;
     let trained = train(start, &learned, &held_out, &schedule, |epoch| {
         bar.set_position(epoch.number as u64);
         if interrupt.came() { Err(Error::InterruptedTraining) } else { Ok(()) }

@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn a_month_is_named_with_or_without_its_year() {
         let dated = |question, day| Hints::of(question).traits(&said("Ana", day, "Soup.")).dated;
-        assert!(dated("What did we eat in May?", "2026-05-31") && dated("And in Sept 2025?", "2025-09-01"));
-        assert!(!dated("What did we eat in May?", "2026-06-01") && !dated("And in Sept 2025?", "2026-09-01"));
+        assert!(dated("What did we eat in May?", "2026-05-31") && dated("And in Sep 2025?", "2025-09-01"));
+        assert!(!dated("What did we eat in May?", "2026-06-01") && !dated("And in Sep 2025?", "2026-09-01"));
         assert!(!dated("What may I eat in 2026?", "2026-05-31"));
     }
 

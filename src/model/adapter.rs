@@ -33,7 +33,7 @@ pub fn read(path: &Path, dim: usize) -> Result<Adapter> {
         let wanted = format!("rank × {dim} and {dim} × rank are expected");
         return Err(refused(format!("a is {a_shape:?} and b is {b_shape:?}; {wanted}")));
     }
-    Adapter::new(dim, rank, a, b).ok_or_else(|| refused("its numbers are not all finite".into()))
+    Adapter::new(dim, rank, a, b).ok_or_else(|| refused("its rank is 0, or its numbers are not all finite".into()))
 }
 
 fn floats(tensor: &TensorView) -> Option<Vec<f32>> {
