@@ -37,13 +37,10 @@ WIDTH = max(80, min(132, shutil.get_terminal_size((120, 0)).columns))
 QUESTIONS = 5
 ANSWERS = 3
 PARAPHRASES = 3
-POOL = 10
-ROUNDS = 10
-"""How often each paraphrase is asked while the store learns."""
-WATCHED = 5
-"""How many of the most suppressed turns are followed."""
+DEPTH = 30
+"""How far down the evidence is looked for."""
 IGNORED = 2
-"""How many wrong answers to each paraphrase are said to be of no help."""
+"""How many wrong answers are said to be of no help."""
 
 Row = dict[str, Any]
 
@@ -178,9 +175,9 @@ def reason(row: Row) -> str:
         f"{name} {'rank ' + str(row[column]) if row[column] else 'do not find it'}"
         for name, column in (("words", "word_rank"), ("vectors", "vector_rank"))
     ]
-    suppressed = f" (suppression {row['suppression']:.3f})" if row["suppression"] else ""
+    feedback = f", feedback {row['feedback']:+.2f}" if row["feedback"] else ""
     reranker = f", reranker {row['reranker_score']:.3f}" if row["reranker_score"] is not None else ""
-    return f"{', '.join(sources)} → pool rank {row['pool_rank']}{suppressed}; token evidence {row['token_score']:.3f}{reranker}"
+    return f"{', '.join(sources)} → pool rank {row['pool_rank']}; token evidence {row['token_score']:.3f}{feedback}{reranker}"
 
 
 # --- The connection
@@ -264,127 +261,43 @@ def ask(session: Session, source: Source, questions: Iterable[Question]) -> None
         say(f"Of {known} questions, {found} got a true evidence turn among their first {ANSWERS} answers.")
 
 
-Pool = dict[UUID, Row]
-"""The rows of an answer, by turn."""
-
-
 def learn(session: Session, source: Source, paraphrases: list[Question]) -> None:
     say(
-        "By default every candidate is judged by token evidence, and how words and vectors ranked them decides nothing. With "
-        "a smaller pool it decides who is judged. Who stood high in the pool and fell when judged is suppressed, for "
-        "questions of that kind, and stands lower the next time."
+        "The first of some questions that are alike is asked. Then it is said which of its answers were used and which were of no "
+        "help; that counts from the next question on, for the others as well, the more the liker they are."
     )
-    session.run(f"SET lethe_pool = {POOL};")
-    print_suppression(session, source)
-    evidence = [session.evidence(question, [source.store]) for question in paraphrases]
-    moments = [pools(session, paraphrases)]
-    retrievals = ask_repeatedly(session, paraphrases)
-    suppressed = print_suppression(session, source)
-    moments.append(pools(session, paraphrases))
-    print_effect("asking", moments, evidence, suppressed)
-    ignored = feed_back(session, paraphrases, retrievals, moments[-1], evidence)
-    moments.append(pools(session, paraphrases))
-    print_effect("the feedback", moments[1:], evidence, ignored)
-    session.run("RESET lethe_pool;")
-
-
-def pools(session: Session, questions: list[Question]) -> list[Pool]:
-    """The whole pool of each question, asked without being learned from."""
-    return [{row["turn_id"]: row for row in session.retrieve(question, POOL, show=False)} for question in questions]
-
-
-def print_suppression(session: Session, source: Source) -> list[UUID]:
-    """Shows the most suppressed turns, and returns them."""
-    store = identifier(source.store)
-    rows = session.run(f"""
-        SELECT s.turn_id, s.cue_cluster, s.counts_now, s.hits, t.content
-        FROM memory_suppression(store := {literal(source.store)}) s JOIN {store}.lethe.turns t USING (turn_id)
-        ORDER BY s.counts_now DESC, s.turn_id LIMIT {WATCHED};
-    """)
-    print_table([{name: value for name, value in row.items() if name != "turn_id"} for row in rows])
-    return [row["turn_id"] for row in rows]
-
-
-def ask_repeatedly(session: Session, questions: list[Question]) -> list[UUID]:
-    """Asks each question ROUNDS times. Returns the retrieval_id of the last time, question by question."""
-    values = ",".join(f"\n              ({number}, {literal(question.text)})" for number, question in enumerate(questions, 1))
-    rows = session.run(f"""
-        WITH hits AS (
-            SELECT number, question, unnest(memory_search(question, {POOL}), recursive := true)
-            FROM range({ROUNDS}), (VALUES{values}) asked(number, question))
-        SELECT number, count(DISTINCT retrieval_id) AS retrievals, max(retrieval_id) AS last_retrieval, question
-        FROM hits GROUP BY ALL ORDER BY number;
-    """)
-    print_table(rows)
-    return [row["last_retrieval"] for row in rows]
-
-
-def feed_back(
-    session: Session, questions: list[Question], retrievals: list[UUID], pools: list[Pool], evidence: list[set[UUID]]
-) -> list[UUID]:
-    """Says of each question's answers which were used and which were no help. Returns what was no help.
-
-    Evidence is used; for data without any, the best answer is said to be.
-    """
+    evidence = session.evidence(paraphrases[0], [source.store])
+    before = [ranks(session, question) for question in paraphrases]
+    asked = session.run(f"FROM memory_retrieve({literal(paraphrases[0].text)}, {ANSWERS}, explain := true);")
+    print_answers(asked, evidence)
+    # Evidence is used, found or not; for data without any, the best answer is said to be.
+    used = sorted(evidence) or [row["turn_id"] for row in asked[:1]]
+    ignored = [row["turn_id"] for row in asked if row["turn_id"] not in used][:IGNORED]
+    lists = "".join(f",\n  {name} := {id_list(turns)}" for name, turns in (("used", used), ("ignored", ignored)) if turns)
+    verdicts = session.run(f"CALL memory_feedback({literal(str(asked[0]['retrieval_id']))}{lists});")
+    print_table([{"verdict": row["verdict"], "turn_id": row["turn_id"]} for row in verdicts])
+    after = [ranks(session, question) for question in paraphrases]
     print()
-    if any(evidence):
-        say(f"Feedback: of each answer the evidence was used, if it was there, and the first {IGNORED} others were not.")
-    else:
-        say(f"Feedback, made up: of each answer the first was used and the next {IGNORED} were not.")
-    ignored: list[UUID] = []
-    for retrieval, pool, right in zip(retrievals, pools, evidence):
-        ranked = sorted(pool, key=lambda turn: pool[turn]["rank"])
-        used = [turn for turn in ranked if turn in right] if any(evidence) else ranked[:1]
-        others = [turn for turn in ranked if turn not in used][:IGNORED]
-        lists = "".join(f",\n  {name} := {id_list(turns)}" for name, turns in (("used", used), ("ignored", others)) if turns)
-        print_table(session.run(f"CALL memory_feedback({literal(str(retrieval))}{lists});"))
-        ignored += [turn for turn in others if turn not in ignored]
-    return ignored
+    say("The best rank of what was used, before → after, question by question; – is beyond the first " + f"{DEPTH}.")
+    best = [[best_rank(moment, used) for moment in course] for course in zip(before, after)]
+    print_table([{"rank": arrow(places), "question": question.text} for places, question in zip(best, paraphrases)])
+
+
+def ranks(session: Session, question: Question) -> dict[UUID, int]:
+    """The rank of each answer, asked without a trace."""
+    return {row["turn_id"]: row["rank"] for row in session.retrieve(question, DEPTH, show=False)}
 
 
 def id_list(turns: Iterable[UUID]) -> str:
     return "[" + ", ".join(literal(str(turn)) for turn in turns) + "]"
 
 
-def print_effect(cause: str, moments: list[list[Pool]], evidence: list[set[UUID]], suppressed: list[UUID]) -> None:
-    """How the suppressed turns, and the evidence, moved in the pools from the first moment to the second."""
-    # Each question's pool before and after.
-    courses = list(zip(*moments))
-    content = {turn: row["content"] for pools in moments for pool in pools for turn, row in pool.items()}
-    right = set().union(*evidence)
-
-    print()
-    say(f"Rank in the pool before → after {cause}, question by question. – is out of the pool; ✓ is evidence.")
-    rows = []
-    for turn in dict.fromkeys([*suppressed, *right]):
-        if turn in content:
-            ranks = {f"question {n}": arrow(pool_ranks(turn, course)) for n, course in enumerate(courses, 1)}
-            rows.append(ranks | {"turn": ("✓ " if turn in right else "") + content[turn]})
-    print_table(rows)
-
-    standings = [pool_ranks(turn, course) for turn in suppressed for course in courses]
-    places = [[POOL + 1 if rank is None else rank for rank in ranks] for ranks in standings if any(ranks)]
-    fell, rose = sum(after > before for before, after in places), sum(after < before for before, after in places)
-    replaced = sum(len(before.keys() - after.keys()) for before, after in courses)
-    say(
-        f"Of their {len(places)} places the suppressed turns fell in {fell} and rose in {rose}. In the pools, {replaced} of "
-        f"{sum(map(len, moments[0]))} members were replaced."
-    )
-    if right:
-        best = [[best_rank(pool, turns) for pool in course] for course, turns in zip(courses, evidence)]
-        say("The best evidence in the answers, before → after: " + "; ".join(f"rank {arrow(ranks)}" for ranks in best) + ".")
+def best_rank(ranked: dict[UUID, int], turns: Iterable[UUID]) -> int | None:
+    return min((ranked[turn] for turn in turns if turn in ranked), default=None)
 
 
-def pool_ranks(turn: UUID, course: Sequence[Pool]) -> list[int | None]:
-    return [pool[turn]["pool_rank"] if turn in pool else None for pool in course]
-
-
-def best_rank(pool: Pool, turns: set[UUID]) -> int | None:
-    return min((pool[turn]["rank"] for turn in turns if turn in pool), default=None)
-
-
-def arrow(ranks: Iterable[int | None]) -> str:
-    return " → ".join(map(shown, ranks))
+def arrow(places: Iterable[int | None]) -> str:
+    return " → ".join(map(shown, places))
 
 
 def federate(session: Session, sources: list[Source], questions: list[Question]) -> None:
@@ -444,7 +357,7 @@ def run(tour: Tour, extension: Path, folder: Path, kept: bool) -> None:
     heading("2  Questions, and why each answer is one")
     ask(session, first, tour.asked)
     if tour.paraphrases:
-        heading("3  Learning what to forget")
+        heading("3  Learning from being told")
         learn(session, first, tour.paraphrases)
     heading("4  One question to several stores")
     if others:
