@@ -11,9 +11,10 @@ feedback    every conversation is a store. Every second question is asked, and t
             same turns (related), and all the rest (unrelated).
 adapter     conversations 1 to 5 are one store, in which every second question gets feedback; memory_adapt trains there, and
             its row of lethe.adapters is copied to the stores of conversations 6 to 10, whose questions are asked before and after.
-forgetting  the lethe paper's: everything in one store, pools of the best 30 reranked. Every second question is asked while the store
-            learns, for each rule, K and unit of the penalty. Then are asked: the questions it learned from, which is how the paper
-            judges, their paraphrases, and the others; and all of them with the whole union reranked and nothing learned.
+forgetting  the lethe paper's: everything in one store, pools of the best 30 reranked (of 60 when they are judged, since a pool is
+            never smaller than the answers that are asked for). Every second question is asked while the store learns, for each rule, K
+            and unit of the penalty. Then are asked: the questions it learned from, which is how the paper judges, their
+            paraphrases, and the others; and all of them with the whole union reranked and nothing learned.
 """
 
 from __future__ import annotations
