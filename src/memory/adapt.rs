@@ -7,7 +7,7 @@ use duckdb::Connection;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::engine::Store;
+use super::engine::{Store, now};
 use super::interrupt::Interrupt;
 use super::knobs::AdapterChoice;
 use super::progress;
@@ -72,7 +72,7 @@ pub fn adapt(asker: &Asker, connection: &Connection, store: &Store, progress: bo
         return Ok(Adaptation { learned, held_out, epochs: 0, measured: None, used: false, note: Some(note) });
     }
     let encoder = asker.models.encoder()?;
-    let scope = Scope::open(asker, connection, &whole(store, progress), &encoder, super::engine::now())?;
+    let scope = Scope::open(asker, connection, &whole(store, progress), &encoder, now())?;
     let place = scope.places.first().ok_or_else(|| Error::Internal("a scope without its store".into()))?;
     let in_force = place.store.adapter(connection, &encoder, asker.knobs.adapter)?;
     let start = match (encoder.adapter(), asker.knobs.adapter) {

@@ -9,7 +9,6 @@ use uuid::Uuid;
 use super::engine::{BySuppressed, now};
 use super::knobs::{Fusion, Knobs};
 use super::learn::{self, Lesson};
-
 use super::request::{Asker, Request};
 use super::rerank::{Query, Verdicts, judge};
 use super::scope::{Candidate, Place, Scope, Shelf};
