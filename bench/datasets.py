@@ -110,6 +110,16 @@ def merge(name: str, conversations: Iterable[Conversation]) -> Conversation:
     return Conversation(name, tuple(turns), tuple(questions))
 
 
+def sample(conversations: Iterable[Conversation], step: int) -> Iterator[Conversation]:
+    """Every n-th question of all, counted through the conversations, and the conversations that still have one."""
+    asked = 0
+    for conversation in conversations:
+        questions = conversation.questions[-asked % step :: step]
+        asked += len(conversation.questions)
+        if questions:
+            yield replace(conversation, questions=questions)
+
+
 def _prefixed(turn: Turn, name: str) -> Turn:
     return replace(turn, id=f"{name}/{turn.id}", session=turn.session and f"{name}/{turn.session}")
 

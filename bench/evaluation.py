@@ -11,7 +11,7 @@ from ir_measures import RR, R, Success, nDCG
 from datasets import ABSTENTION, Conversation, Question
 
 DEPTH = 60
-"""How many turns are asked for."""
+"""How many turns are asked for, to measure all there is to measure."""
 # trec_eval's nDCG: its gain is the grade, its discount log2(rank + 1), over the ideal of the same depth.
 MEASURES = {
     "ndcg@10": nDCG @ 10,
@@ -50,9 +50,11 @@ class Judged:
     """Whether it behaved so, where the question has what the behaviour needs."""
 
 
-def judge(conversation: Conversation, questions: Sequence[Question], answers: dict[str, list[Hit]]) -> list[Judged]:
-    """Judges each question by its answer, which must have as many rows as were asked for."""
-    expected_rows = min(DEPTH, len(conversation.turns))
+def judge(
+    conversation: Conversation, questions: Sequence[Question], answers: dict[str, list[Hit]], depth: int = DEPTH
+) -> list[Judged]:
+    """Judges each question by its answer, which must have as many rows as were asked for, `depth`."""
+    expected_rows = min(depth, len(conversation.turns))
     for question in questions:
         if (rows := len(answers.get(question.id, []))) != expected_rows:
             raise SystemExit(f"{conversation.name}, question {question.id}: {rows} rows instead of {expected_rows}")

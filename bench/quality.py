@@ -22,13 +22,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 
-from datasets import FORMATS, Conversation, guess_format, load, merge, set_name
+from datasets import FORMATS, Conversation, guess_format, load, merge, sample, set_name
 from evaluation import MEASURES, Judged, judge, threshold, with_abstention
 from significance import Estimate, all_alike, differences, estimates, scopes
 from stores import Settings, Shelf, ask, open_duckdb, set_all
@@ -67,16 +67,6 @@ class Gain:
 
 def protocol_of(name: str, conversations: Iterable[Conversation], protocol: str) -> Iterable[Conversation]:
     return [merge(name, conversations)] if protocol == "one_store" else conversations
-
-
-def sample(conversations: Iterable[Conversation], step: int) -> Iterator[Conversation]:
-    """Every n-th question of all, counted through the conversations, and the conversations that still have one."""
-    asked = 0
-    for conversation in conversations:
-        questions = conversation.questions[-asked % step :: step]
-        asked += len(conversation.questions)
-        if questions:
-            yield replace(conversation, questions=questions)
 
 
 def ask_all(

@@ -84,14 +84,17 @@ def _rows(conversation: Conversation) -> Iterator[tuple]:
 
 
 def ask(
-    connection: duckdb.DuckDBPyConnection, questions: Sequence[Question], told: Callable[[int], None] = lambda _: None
+    connection: duckdb.DuckDBPyConnection,
+    questions: Sequence[Question],
+    told: Callable[[int], None] = lambda _: None,
+    depth: int = DEPTH,
 ) -> dict[str, list[Hit]]:
-    """The best DEPTH turns of the current database for each question. `told` hears how many have been asked."""
+    """The best `depth` turns of the current database for each question. `told` hears how many have been asked."""
     found: dict[str, list[Hit]] = {}
     for some in batches(questions, QUESTIONS):
         answers = connection.execute(
             f"SELECT q.id, list(hit.turn_id ORDER BY hit.rank), list(hit.score ORDER BY hit.rank) "
-            f"FROM (SELECT unnest(?) AS id, unnest(?) AS question) q, unnest(memory_search(q.question, {DEPTH})) AS t(hit) "
+            f"FROM (SELECT unnest(?) AS id, unnest(?) AS question) q, unnest(memory_search(q.question, {depth})) AS t(hit) "
             f"GROUP BY q.id",
             [[question.id for question in some], [question.text for question in some]],
         )

@@ -38,7 +38,7 @@ pub const ANSWER: [(&str, Type); 9] = [
 ];
 
 /// What `explain := true` adds.
-const TRACE: [(&str, Type); 11] = [
+const TRACE: [(&str, Type); 12] = [
     ("word_rank", Type::BigInt),
     ("word_score", Type::Double),
     ("vector_rank", Type::BigInt),
@@ -47,6 +47,7 @@ const TRACE: [(&str, Type); 11] = [
     ("cue_cluster", Type::BigInt),
     ("suppression", Type::Double),
     ("feedback", Type::Double),
+    ("precedent", Type::Double),
     ("pool_rank", Type::BigInt),
     ("token_score", Type::Double),
     ("reranker_score", Type::Double),
@@ -187,6 +188,7 @@ fn trace_row(answer: &Answer) -> Row {
         trace.cluster.into(),
         trace.suppression.into(),
         trace.feedback.into(),
+        trace.precedent.into(),
         trace.pool_rank.into(),
         trace.evidence.into(),
         trace.reranker.into(),

@@ -12,6 +12,7 @@ use crate::model::directory::home;
 use crate::model::encoder::Encoder;
 use crate::rank::conversation::Priors;
 use crate::rank::evidence::TokenRule;
+use crate::rank::likeness::Thresholds;
 use crate::rank::suppression::{PenaltyScale, Retention};
 
 /// A setting as DuckDB is told of it.
@@ -70,7 +71,7 @@ const fn setting(
 const MOST: i64 = 1_000_000;
 
 #[rustfmt::skip]
-pub static ALL: [Setting; 36] = [
+pub static ALL: [Setting; 39] = [
     setting("lethe_model_directory", Type::Varchar, || "all-MiniLM-L6-v2".into(), Allowed::Anything,
         "Encoder: a model directory in Hugging Face layout, or the name of a model that make setup installed"),
     setting("lethe_onnxruntime", Type::Varchar, default_library, Allowed::Anything,
@@ -131,10 +132,16 @@ pub static ALL: [Setting; 36] = [
         "The most suppression a turn can have in a cluster"),
     setting("lethe_half_life", Type::Double, || 30.0.into(), Allowed::Real(0.0, 36_500.0),
         "Days after which a suppression counts half; 0: it never fades"),
-    setting("lethe_feedback_bonus", Type::Double, || 1.5.into(), Allowed::Real(0.0, 100.0),
+    setting("lethe_feedback_bonus", Type::Double, || 3.0.into(), Allowed::Real(0.0, 100.0),
         "How much feedback on a question moves the answers to questions like it, in standard deviations of the scores"),
-    setting("lethe_feedback_likeness", Type::Double, || 0.8.into(), Allowed::Real(0.0, 1.0),
-        "θ of feedback: from which cosine on two questions are alike"),
+    setting("lethe_precedent_bonus", Type::Double, || 1.0.into(), Allowed::Real(0.0, 100.0),
+        "How much of a turn's score for the likest question asked before is added, in standard deviations of the scores"),
+    setting("lethe_likeness", Type::Double, || 0.7.into(), Allowed::Real(0.0, 1.0),
+        "θ of likeness: from which cosine on two questions are alike"),
+    setting("lethe_shared_words", Type::Double, || 0.7.into(), Allowed::Real(0.0, 1.0),
+        "σ of likeness: from which share of their words in common on, weighted by rarity, two questions are alike"),
+    setting("lethe_watch", Type::Boolean, || true.into(), Allowed::Anything,
+        "Leave out what was learned where it did more harm than good, as memory_stats says then"),
     setting("lethe_feedback_step", Type::Double, || 0.5.into(), Allowed::Real(0.0, 100.0),
         "What ignored feedback adds to a suppression"),
     setting("lethe_clusters", Type::BigInt, || 30i64.into(), Allowed::Whole(1, 10_000),
@@ -213,7 +220,9 @@ impl Settings {
                     half_life_days: raw.real("lethe_half_life")?,
                 },
                 feedback_bonus: raw.real("lethe_feedback_bonus")?,
-                feedback_likeness: raw.real("lethe_feedback_likeness")?,
+                precedent_bonus: raw.real("lethe_precedent_bonus")?,
+                likeness: Thresholds { cosine: raw.real("lethe_likeness")?, shared: raw.real("lethe_shared_words")? },
+                watch: raw.flag("lethe_watch")?,
                 feedback_step: raw.real("lethe_feedback_step")?,
                 clusters: raw.count("lethe_clusters")?,
                 cluster_after: raw.count("lethe_cluster_after")?,

@@ -5,6 +5,7 @@ use super::on_store::on_store;
 use super::value::{Type, Value};
 use crate::error::Result;
 use crate::memory::statistics::statistics;
+use crate::rank::watch::Tally;
 
 pub const FUNCTION: TableFunction =
     TableFunction { name: "memory_stats", positional: &[], named: &[("store", Type::Varchar)], bind };
@@ -30,6 +31,11 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         ("clusters", Type::BigInt),
         ("suppressed", Type::BigInt),
         ("feedback", Type::BigInt),
+        ("adapter", Type::Varchar),
+        ("order_judged", Type::BigInt),
+        ("order_gain", Type::Double),
+        ("pool_judged", Type::BigInt),
+        ("pool_gain", Type::Double),
         ("index_segments", Type::BigInt),
         ("index_bytes", Type::BigInt),
         ("reranker", Type::Varchar),
@@ -40,9 +46,10 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         let (counts, config) = (statistics.counts, &store.config);
         let count = |count: u64| Value::from(i64::try_from(count).ok());
         let reranker = Some(caller.settings.models.reranker.clone()).filter(|name| !name.is_empty());
+        let left_out = if caller.settings.knobs.watch { statistics.left_out() } else { Vec::new() };
         let learning =
             statistics.learning_error.map(|error| format!("the last retrieval was not learned from: {error}"));
-        let notes: Vec<String> = learning.into_iter().chain(statistics.index_problems).collect();
+        let notes: Vec<String> = learning.into_iter().chain(left_out).chain(statistics.index_problems).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         Ok(vec![vec![
             store.database.name.as_str().into(),
@@ -64,10 +71,22 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
             count(counts.clusters),
             count(counts.suppressed),
             count(counts.feedback),
+            statistics.adapter.map_or(Value::Null, |adapter| {
+                format!("trained on {} questions: {}", adapter.questions, adapter.measured).into()
+            }),
+            statistics.of_order.occasions.into(),
+            gain(&statistics.of_order),
+            statistics.of_suppression.occasions.into(),
+            gain(&statistics.of_suppression),
             statistics.index_segments.into(),
             statistics.index_bytes.map_or(Value::Null, count),
             reranker.into(),
             note.into(),
         ]])
     })
+}
+
+/// NULL while nothing was judged.
+fn gain(tally: &Tally) -> Value {
+    if tally.occasions > 0 { tally.mean.into() } else { Value::Null }
 }

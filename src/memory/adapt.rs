@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::engine::{Store, now};
+use super::experience::Past;
 use super::interrupt::Interrupt;
 use super::knobs::AdapterChoice;
 use super::progress;
@@ -20,8 +21,8 @@ use crate::model::encoder::Encoder;
 use crate::rank::adapter::Adapter;
 use crate::rank::codes::Codes;
 use crate::rank::training::{Example, Schedule, ndcg, train};
+use crate::rank::watch::mean_and_error;
 use crate::store::adapters::{self, StoredAdapter};
-use crate::store::learning::Answered;
 use crate::store::turns::Filter;
 
 /// r and τ as in the seed ("Beyond the Final Embedding"), the rest as it did best from LoCoMo's first five conversations to its
@@ -59,10 +60,13 @@ pub struct Adaptation {
 /// the questions held out better, by more than the standard error of the difference.
 pub fn adapt(asker: &Asker, connection: &Connection, store: &Store, progress: bool) -> Result<Adaptation> {
     store.database.require_writable("memory_adapt")?;
-    let questions = store.answered(connection)?;
-    let used = |answered: &&Answered| answered.judged.verdicts.iter().any(|(_, used)| *used);
-    let (held_out, learned): (Vec<&Answered>, Vec<&Answered>) =
-        questions.iter().filter(used).partition(|answered| is_held_out(&answered.query));
+    let experience = store.experience(connection)?;
+    let used = |past: &&Past| past.verdicts.iter().any(|(_, used)| *used);
+    let mut questions: Vec<&Past> = experience.pasts().iter().filter(used).collect();
+    // Whenever they were asked, the same feedback gives the same adapter.
+    questions.sort_by(|a, b| a.query.cmp(&b.query));
+    let (held_out, learned): (Vec<&Past>, Vec<&Past>) =
+        questions.into_iter().partition(|past| is_held_out(&past.query));
     if learned.len() < LEAST_LEARNED || held_out.len() < LEAST_HELD_OUT {
         let note = format!(
             "too few questions with feedback: {LEAST_LEARNED} to learn from and {LEAST_HELD_OUT} to judge by are wanted; \
@@ -95,8 +99,9 @@ pub fn adapt(asker: &Asker, connection: &Connection, store: &Store, progress: bo
 
     let of = |adapter: Option<&Adapter>| ndcg(adapter, &held_out, DEPTH, schedule.threads);
     let (before, after) = (of(in_force.as_deref()), of(Some(&trained.adapter)));
-    let (gain, error) = mean_and_error(before.iter().zip(&after).map(|(before, after)| after - before));
-    let measured = (mean_and_error(before.iter().copied()).0, mean_and_error(after.iter().copied()).0);
+    let gains: Vec<f64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    let (gain, error) = mean_and_error(&gains);
+    let measured = (mean_and_error(&before).0, mean_and_error(&after).0);
     let used = gain > error;
     if used {
         let measured = serde_json::json!({
@@ -134,15 +139,6 @@ fn is_held_out(query: &str) -> bool {
     Sha256::digest(query.as_bytes())[0] % HELD_OUT == 0
 }
 
-/// The mean, and its standard error.
-fn mean_and_error(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let values: Vec<f64> = values.collect();
-    let count = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-    (mean, (square / count).sqrt())
-}
-
 /// What examples are made of. The tokens of a turn are kept once, however many questions have it among their candidates.
 struct Material<'a> {
     asker: &'a Asker<'a>,
@@ -152,15 +148,14 @@ struct Material<'a> {
 
 impl Material<'_> {
     /// Each question with the pool it would be answered from, and the turns that were used.
-    fn examples(&mut self, encoder: &Encoder, questions: &[&Answered]) -> Result<Vec<Example>> {
-        let texts: Vec<&str> = questions.iter().map(|answered| answered.query.as_str()).collect();
+    fn examples(&mut self, encoder: &Encoder, questions: &[&Past]) -> Result<Vec<Example>> {
+        let texts: Vec<&str> = questions.iter().map(|past| past.query.as_str()).collect();
         let encoded = encoder.encode_queries(&texts)?;
         let mut examples = Vec::with_capacity(questions.len());
-        for (answered, (pieces, encoded)) in questions.iter().zip(encoded) {
-            let used: Vec<Uuid> =
-                answered.judged.verdicts.iter().filter(|(_, used)| *used).map(|(turn, _)| *turn).collect();
+        for (past, (pieces, encoded)) in questions.iter().zip(encoded) {
+            let used: Vec<Uuid> = past.verdicts.iter().filter(|(_, used)| *used).map(|(turn, _)| *turn).collect();
             let states = encoded.states.clone();
-            let query = Query::new(&answered.query, pieces, encoded, &[]);
+            let query = Query::new(&past.query, pieces, encoded, &[]);
             let mut candidates = pool(self.scope, self.asker.knobs, &query, self.asker.models.threads)?;
             for candidate in used.iter().filter_map(|&turn| self.scope.candidate(0, turn)) {
                 if !candidates.contains(&candidate) {
@@ -197,13 +192,5 @@ mod tests {
     fn about_one_question_in_five_is_held_out() {
         let held_out = (0..1000).filter(|number| is_held_out(&format!("question {number}"))).count();
         assert!((160..240).contains(&held_out), "{held_out}");
-    }
-
-    #[test]
-    fn the_standard_error_by_hand() {
-        // 1, 2, 3, 6: mean 3, sample variance 14 / 3, over 4
-        let (mean, error) = mean_and_error([1.0, 2.0, 3.0, 6.0].into_iter());
-        assert!((mean - 3.0).abs() < 1e-12 && (error - (14.0 / 12.0f64).sqrt()).abs() < 1e-12);
-        assert_eq!(mean_and_error(std::iter::empty()), (0.0, 0.0));
     }
 }

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use duckdb::Connection;
 use uuid::Uuid;
 
+use super::experience::Experience;
 use super::knobs::AdapterChoice;
 use super::sync::StoreIndex;
 use super::text::Template;
@@ -17,7 +18,7 @@ use crate::rank::codes::Bits;
 use crate::store::adapters::{self, StoredAdapter};
 use crate::store::catalog::{self, Database};
 use crate::store::instance::Instance;
-use crate::store::learning::{self, Answered, ClusterId, Cues, Suppression};
+use crate::store::learning::{self, ClusterId, Cues, Suppression};
 use crate::store::schema::{self, StoreConfig};
 use crate::store::transaction;
 use crate::store::version::Version;
@@ -54,7 +55,7 @@ struct Current {
     version: Option<Version>,
     config: Option<Arc<StoreConfig>>,
     cues: Option<Arc<Cues>>,
-    answered: Option<Arc<Vec<Answered>>>,
+    experience: Option<Arc<Experience>>,
     /// The adapter the store trained, if it has one.
     adapter: Option<Option<Arc<StoredAdapter>>>,
     suppression: HashMap<ClusterId, Arc<BySuppressed>>,
@@ -65,7 +66,7 @@ pub type BySuppressed = HashMap<Uuid, Suppression>;
 
 impl Current {
     fn new(epoch: Epoch, version: Option<Version>) -> Self {
-        Self { epoch, version, config: None, cues: None, answered: None, adapter: None, suppression: HashMap::new() }
+        Self { epoch, version, config: None, cues: None, experience: None, adapter: None, suppression: HashMap::new() }
     }
 }
 
@@ -131,20 +132,28 @@ impl Store {
         Ok(cues)
     }
 
-    /// The questions that feedback was given on.
-    pub fn answered(&self, connection: &Connection) -> Result<Arc<Vec<Answered>>> {
-        let known = |current: &Current| current.answered.clone().filter(|_| current.epoch == self.epoch);
-        if let Some(answered) = known(&*self.shared.current()?) {
-            return Ok(answered);
+    /// What is remembered of the questions that were asked.
+    pub fn experience(&self, connection: &Connection) -> Result<Arc<Experience>> {
+        let known = |current: &Current| current.experience.clone().filter(|_| current.epoch == self.epoch);
+        if let Some(experience) = known(&*self.shared.current()?) {
+            return Ok(experience);
         }
-        // Not while another call takes feedback, as with suppression.
+        // Not while another call learns, as with suppression.
         let _alone = self.learning()?;
-        let answered = Arc::new(learning::answered(connection, &self.database)?);
+        let experience = Arc::new(Experience::read(connection, &self.database)?);
         let mut current = self.shared.current()?;
         if current.epoch == self.epoch {
-            current.answered = Some(answered.clone());
+            current.experience = Some(experience.clone());
         }
-        Ok(answered)
+        Ok(experience)
+    }
+
+    /// Takes note of what was stored [`Store::aside`].
+    pub fn experienced(&self, more: impl FnOnce(&mut Experience)) -> Result<()> {
+        if let Some(experience) = &mut self.shared.current()?.experience {
+            more(Arc::make_mut(experience));
+        }
+        Ok(())
     }
 
     /// The query adapter the store trained.
@@ -240,7 +249,7 @@ impl Store {
     /// Has everything that was learned read again.
     pub fn learned_anew(&self) -> Result<()> {
         let mut current = self.shared.current()?;
-        (current.cues, current.answered, current.adapter, current.suppression) = (None, None, None, HashMap::new());
+        (current.cues, current.experience, current.adapter, current.suppression) = (None, None, None, HashMap::new());
         Ok(())
     }
 }

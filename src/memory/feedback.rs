@@ -8,7 +8,8 @@ use super::knobs::Knobs;
 use super::learn::{Mode, mode, raise};
 use crate::error::{Error, Result};
 use crate::store::catalog;
-use crate::store::learning::{self, ClusterId, Suppression, Verdict};
+use crate::store::learning::{self, ClusterId, Said, Suppression, Verdict};
+use crate::store::retrievals;
 use crate::store::schema;
 
 /// What became of one verdict.
@@ -63,7 +64,7 @@ fn stores_knowing(engine: &Engine, connection: &Connection, retrieval: Uuid) -> 
     for database in catalog::databases(connection)?.into_iter().filter(|database| !database.read_only) {
         if schema::is_store(connection, &database)? {
             let store = engine.open(connection, &database)?;
-            if let Some(cluster) = learning::cluster_of(connection, &database, retrieval)? {
+            if let Some(cluster) = retrievals::cluster_of(connection, &database, retrieval)? {
                 knowing.push((store, cluster));
             }
         }
@@ -83,7 +84,7 @@ fn note(
     let database = &store.database;
     let forgets = matches!(mode(&store.config.learning)?, Mode::Forgetting(_));
     let _alone = store.learning()?;
-    let noted = store.aside(connection, || {
+    let entries = store.aside(connection, || {
         learning::insert_feedback(connection, database, retrieval, verdicts, now)?;
         let turns: Vec<Uuid> = verdicts.iter().map(|(turn, _)| *turn).collect();
         let known = learning::suppression_of(connection, database, cluster, &turns)?;
@@ -97,15 +98,17 @@ fn note(
         };
         let entries: Vec<Suppression> = verdicts.iter().map(entry).collect();
         learning::put_suppression(connection, database, &entries)?;
-        let noted = verdicts.iter().zip(&entries).map(|((turn, verdict), entry)| Noted {
-            turn: *turn,
-            store: database.name.clone(),
-            verdict: *verdict,
-            cluster,
-            suppression: entry.score,
-        });
-        Ok(noted.collect())
+        Ok(entries)
     })?;
-    store.learned_anew()?;
-    Ok(noted)
+    store.suppression_put(&entries)?;
+    let said = |&(turn, verdict): &(Uuid, Verdict)| Said { retrieval, turn, used: verdict == Verdict::Used };
+    store.experienced(|experience| verdicts.iter().map(said).for_each(|said| experience.judge(said)))?;
+    let noted = verdicts.iter().zip(&entries).map(|((turn, verdict), entry)| Noted {
+        turn: *turn,
+        store: database.name.clone(),
+        verdict: *verdict,
+        cluster,
+        suppression: entry.score,
+    });
+    Ok(noted.collect())
 }

@@ -2,6 +2,7 @@
 
 use crate::rank::conversation::Priors;
 use crate::rank::evidence::TokenRule;
+use crate::rank::likeness::Thresholds;
 use crate::rank::suppression::{PenaltyScale, Retention};
 
 /// How the lists of the sources become one.
@@ -62,8 +63,12 @@ pub struct Knobs {
     pub retention: Retention,
     /// How much a verdict on a question moves the answers to questions like it, in standard deviations of the pool's scores.
     pub feedback_bonus: f64,
-    /// θ, from which cosine on questions are alike.
-    pub feedback_likeness: f64,
+    /// The same for what was found for a question, as a multiple of its scores, which are in standard deviations too.
+    pub precedent_bonus: f64,
+    /// From where on questions are alike.
+    pub likeness: Thresholds,
+    /// Whether what did harm is left out.
+    pub watch: bool,
     /// What `ignored` adds to a suppression.
     pub feedback_step: f64,
     /// The lethe paper's K.

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, HashMap};
 use duckdb::Connection;
 use uuid::Uuid;
 
-use super::engine::{Store, now};
+use super::engine::{BySuppressed, Store, now};
 use super::knobs::Knobs;
 use super::rerank::Query;
 use super::scope::{Candidate, Scope};
 use crate::error::{Error, Result};
 use crate::rank::cues;
+use crate::rank::precedent::{Member, kept};
 use crate::rank::suppression::{LearningRule, PoolMember, blame};
-use crate::store::learning::{self, ClusterId, Cues, NewRetrieval, Suppression};
+use crate::store::learning::{self, ClusterId, Cues, Suppression};
+use crate::store::retrievals::{self, Kept, NewRetrieval, Retrieved};
 use crate::store::to_i64;
 
 /// Where k-means starts from: fixed, so that the same retrievals give the same clusters.
@@ -71,6 +73,22 @@ pub struct Lesson<'a> {
     pub query: &'a Query<'a>,
     /// The reranked pool, in its initial order.
     pub members: &'a [(Candidate, PoolMember)],
+    /// The pools with and without what was learned.
+    pub pool: &'a [Member<Candidate>],
+}
+
+impl Lesson<'_> {
+    /// The best of the pool that are in the store at `place` of the scope.
+    fn pool_in(&self, place: usize) -> Vec<Member<Uuid>> {
+        let here = self.pool.iter().filter(|member| member.id.store == place);
+        let member = |Member { id, plain, learned }: Member<Candidate>| Member { id: id.turn, plain, learned };
+        kept(&here.copied().map(member).collect::<Vec<_>>())
+    }
+}
+
+/// Whether so much is suppressed for a kind of question that it says nothing any more: more than half of the turns.
+pub fn saturated(suppressed: &BySuppressed, turns: usize) -> bool {
+    2 * suppressed.values().filter(|entry| entry.score > 0.0).count() > turns
 }
 
 /// Remembers retrievals and blames their distractors, in every store of the scope that learns and can be written.
@@ -106,13 +124,20 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
         let deltas = here.map(|(candidate, member)| (candidate.turn, blame(rule, *member, depth, knobs.eta)));
         blamed.entry(cue.cluster).or_default().extend(deltas.filter(|(_, delta)| *delta > 0.0));
     }
-    let (asked, entries) = store.aside(connection, || {
-        let remembered = |(lesson, cue): (&'_ Lesson, &QueryCue)| -> Result<i64> {
-            let (id, query, embedding) = (lesson.retrieval, lesson.query.text, lesson.query.embedding.as_slice());
-            let retrieval = NewRetrieval { id, asked_at: now, query, embedding, cluster: cue.cluster };
-            learning::insert_retrieval(connection, &store.database, &retrieval, knobs.retrievals_kept)
-        };
-        let asked = lessons.iter().zip(&cues).map(remembered).collect::<Result<Vec<i64>>>()?;
+    let remembered = |lesson: &Lesson| Retrieved {
+        id: lesson.retrieval,
+        query: lesson.query.text.to_owned(),
+        embedding: lesson.query.embedding.clone(),
+        pool: lesson.pool_in(number),
+    };
+    let remembered: Vec<Retrieved> = lessons.iter().map(remembered).collect();
+    let (kept, entries) = store.aside(connection, || {
+        let mut all = Kept::default();
+        for (Retrieved { id, query, embedding, pool }, cue) in remembered.iter().zip(&cues) {
+            let retrieval = NewRetrieval { id: *id, asked_at: now, query, embedding, cluster: cue.cluster, pool };
+            let kept = retrievals::insert(connection, &store.database, &retrieval, knobs.retrievals_kept)?;
+            all = Kept { count: kept.count, dropped: all.dropped + kept.dropped };
+        }
         let mut entries = Vec::new();
         for (&cluster, blamed) in &blamed {
             let turns: Vec<Uuid> = blamed.iter().map(|(turn, _)| *turn).collect();
@@ -125,12 +150,16 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
         }
         entries.sort_by_key(|entry| (entry.cluster, entry.turn));
         learning::put_suppression(connection, &store.database, &entries)?;
-        Ok((asked.last().copied().unwrap_or_default(), entries))
+        Ok((all, entries))
     })?;
     store.suppression_put(&entries)?;
+    match kept.dropped {
+        0 => store.experienced(|experience| remembered.into_iter().for_each(|one| experience.remember(one)))?,
+        _ => store.learned_anew()?,
+    }
     // First when there are enough questions, then whenever their number has doubled.
     let clustered = cues.iter().map(|cue| cue.clustered_queries).max().unwrap_or_default();
-    if mode != Mode::Feedback && asked >= to_i64(knobs.cluster_after).max(2 * clustered) {
+    if mode != Mode::Feedback && kept.count >= to_i64(knobs.cluster_after).max(2 * clustered) {
         fit_cues(connection, store, knobs)?;
     }
     Ok(())

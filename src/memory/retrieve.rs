@@ -1,6 +1,6 @@
 //! Retrieval: sources, fuse, suppress, rerank, rows; then learn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use duckdb::Connection;
@@ -9,16 +9,18 @@ use uuid::Uuid;
 use super::engine::{BySuppressed, now};
 use super::knobs::{Fusion, Knobs};
 use super::learn::{self, Lesson};
+use super::precedents::Precedents;
 use super::request::{Asker, Request};
 use super::rerank::{Query, Verdicts, judge};
 use super::scope::{Candidate, Place, Scope, Shelf};
 use crate::error::{Error, Result};
 use crate::index::words::{self, WordQuery};
+use crate::model::encoder::Encoder;
 use crate::model::reranker::Reranker;
-use crate::rank::feedback::carry_over;
 use crate::rank::fuse::{moments, reciprocal_rank, weighted_z};
 use crate::rank::order::{self, Highest, Scored};
 use crate::rank::parallel::in_parallel;
+use crate::rank::precedent::Member;
 use crate::rank::suppression::PoolMember;
 use crate::store::learning::{ClusterId, Suppression};
 use crate::store::turns::Turn;
@@ -45,6 +47,8 @@ pub struct Trace {
     pub suppression: f64,
     /// What feedback on questions like this one says of it, -1 to 1.
     pub feedback: f64,
+    /// What was found for the likest question says of it, in standard deviations.
+    pub precedent: f64,
     /// Rank after the penalty, before reranking: the paper's r_init.
     pub pool_rank: usize,
     pub evidence: f64,
@@ -76,12 +80,21 @@ pub fn retrieve(
     let adapters = scope.adapters(connection, &encoder, asker.knobs.adapter)?;
     let queries =
         asked.iter().zip(encoded).map(|(text, (pieces, encoded))| Query::new(text, pieces, encoded, &adapters));
-    let asked = queries.map(|query| Asked::new(connection, &scope, query, asker.knobs)).collect::<Result<Vec<_>>>()?;
+    let asked = queries.map(|query| Asked::new(connection, &scope, &encoder, query, asker.knobs));
+    let asked = asked.collect::<Result<Vec<_>>>()?;
 
     // With few questions the threads share each of them, with many they share them out.
     let side_by_side = asked.len().min(asker.models.threads);
     let threads = asker.models.threads / side_by_side.max(1);
-    let pipeline = Pipeline { scope: &scope, knobs: asker.knobs, reranker: reranker.as_deref(), k: request.k, threads };
+    let pipeline = Pipeline {
+        scope: &scope,
+        knobs: asker.knobs,
+        reranker: reranker.as_deref(),
+        k: request.k,
+        threads,
+        // What a filter left of the turns says nothing of the others.
+        compared: request.learn && request.filter.is_empty(),
+    };
     let answer = |asked: &Asked| pipeline.answer(asked);
     let parts = in_parallel(&asked, side_by_side, 1, |part| part.iter().map(answer).collect::<Result<Vec<_>>>());
     let answered: Vec<Answered> = match parts.into_iter().collect::<Result<Vec<_>>>() {
@@ -96,8 +109,9 @@ pub fn retrieve(
     };
     if request.learn {
         let lesson = |(asked, answered)| {
-            let (Asked { retrieval, query, .. }, Answered { members, .. }): (&Asked, &Answered) = (asked, answered);
-            Lesson { retrieval: *retrieval, query, members }
+            let (Asked { retrieval, query, .. }, Answered { members, pool, .. }): (&Asked, &Answered) =
+                (asked, answered);
+            Lesson { retrieval: *retrieval, query, members, pool }
         };
         // In transactions of its own; if it fails, the answers stand.
         let lessons: Vec<Lesson> = asked.iter().zip(&answered).map(lesson).collect();
@@ -113,9 +127,8 @@ pub fn retrieve(
 
 /// The candidates of a question, best first, before anything that was learned.
 pub fn pool(scope: &Scope, knobs: &Knobs, query: &Query, threads: usize) -> Result<Vec<Candidate>> {
-    let pipeline = Pipeline { scope, knobs, reranker: None, k: 0, threads };
-    let fused = pipeline.fuse(&pipeline.search(query)?);
-    Ok(order::top(fused, usize::MAX).into_iter().map(|scored| scored.id).collect())
+    let pipeline = Pipeline { scope, knobs, reranker: None, k: 0, threads, compared: false };
+    Ok(pipeline.fuse(&pipeline.search(query)?).into_iter().map(|scored| scored.id).collect())
 }
 
 fn reranker(asker: &Asker, request: &Request) -> Result<Option<Arc<Reranker>>> {
@@ -128,32 +141,52 @@ fn reranker(asker: &Asker, request: &Request) -> Result<Option<Arc<Reranker>>> {
     }
 }
 
-/// A question, and what was learned about questions of its kind in each store of the scope.
+/// A question, and what was learned about questions like it and of its kind.
 struct Asked<'a> {
     retrieval: Uuid,
     query: Query<'a>,
+    precedents: Precedents,
+    /// In each store of the scope.
     cues: Vec<learn::QueryCue>,
     suppression: Vec<Arc<BySuppressed>>,
-    /// What turns are worth by feedback on questions like it, of those that may be ranked.
-    feedback: HashMap<Candidate, f64>,
+    /// What of it moves the order.
+    applied: Learned,
 }
 
 impl<'a> Asked<'a> {
-    fn new(connection: &Connection, scope: &Scope, query: Query<'a>, knobs: &Knobs) -> Result<Self> {
+    fn new(connection: &Connection, scope: &Scope, encoder: &Encoder, query: Query<'a>, knobs: &Knobs) -> Result<Self> {
+        let precedents = Precedents::of(connection, scope, encoder, &query, knobs)?;
         let cue = |place: &Place| learn::cue(connection, &place.store, &query.embedding);
         let cues = scope.places.iter().map(cue).collect::<Result<Vec<_>>>()?;
         let of_cue = |(place, cue): (&Place, &learn::QueryCue)| place.store.suppression(connection, cue.cluster);
-        let suppression = scope.places.iter().zip(&cues).map(of_cue).collect::<Result<_>>()?;
-        let mut feedback = HashMap::new();
-        for (number, place) in scope.places.iter().enumerate() {
-            let answered = place.store.answered(connection)?;
-            let judged = answered.iter().map(|answered| &answered.judged);
-            let worth = carry_over(&query.embedding, judged, knobs.feedback_likeness);
-            feedback
-                .extend(worth.into_iter().filter_map(|(turn, worth)| Some((scope.candidate(number, turn)?, worth))));
+        let suppression = scope.places.iter().zip(&cues).map(of_cue).collect::<Result<Vec<_>>>()?;
+        let mut applied = Learned { precedents: precedents.apply, suppression: true };
+        for (place, suppressed) in scope.places.iter().zip(&suppression) {
+            let harmful = place.store.experience(connection)?.of_suppression().harmful();
+            applied.suppression &= !(knobs.watch && (harmful || learn::saturated(suppressed, place.snapshot.size())));
         }
-        Ok(Self { retrieval: Uuid::now_v7(), query, cues, suppression, feedback })
+        Ok(Self { retrieval: Uuid::now_v7(), query, precedents, cues, suppression, applied })
     }
+
+    /// Whether anything was learned that could change its answer.
+    fn taught(&self) -> bool {
+        let Precedents { feedback, likest, .. } = &self.precedents;
+        !(feedback.is_empty() && likest.is_none() && self.suppression.iter().all(|suppressed| suppressed.is_empty()))
+    }
+}
+
+/// Which of what was learned is made use of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Learned {
+    /// What is known of questions like the one asked.
+    precedents: bool,
+    /// What is suppressed for its kind.
+    suppression: bool,
+}
+
+impl Learned {
+    const ALL: Self = Self { precedents: true, suppression: true };
+    const NOTHING: Self = Self { precedents: false, suppression: false };
 }
 
 /// What became of a question.
@@ -161,6 +194,8 @@ struct Answered {
     answers: Vec<Answer>,
     /// The pool in its initial order, to be learned from.
     members: Vec<(Candidate, PoolMember)>,
+    /// The pools with and without what was learned, to be remembered.
+    pool: Vec<Member<Candidate>>,
 }
 
 /// The stages, and what all of them need. They read the snapshots and nothing else.
@@ -170,16 +205,18 @@ struct Pipeline<'a> {
     reranker: Option<&'a Reranker>,
     k: usize,
     threads: usize,
+    /// Whether it is to be found out what the answer would be without what was learned.
+    compared: bool,
 }
 
 impl Pipeline<'_> {
     fn answer(&self, asked: &Asked) -> Result<Answered> {
-        let sources = self.search(&asked.query)?.with(&asked.feedback);
-        let fused = self.fuse(&sources);
-        let pool = self.suppress(asked, fused);
+        let found = self.search(&asked.query)?;
+        let pool = self.suppress(asked, &found, asked.applied);
         let ranking = self.rerank(asked, &pool)?;
-        let answers = self.rows(asked, &sources, &pool, &ranking)?;
-        Ok(Answered { answers, members: ranking.members(&pool) })
+        let answers = self.rows(asked, &found, &pool, &ranking)?;
+        let compared = if self.compared { self.compare(asked, &found, &pool, &ranking)? } else { Vec::new() };
+        Ok(Answered { answers, members: ranking.members(&pool), pool: compared })
     }
 
     /// The best by words and by vectors, of the turns that pass the filter.
@@ -213,11 +250,15 @@ impl Pipeline<'_> {
     }
 
     /// s̃ = s − α · s_{m,c(q)} (the lethe paper), in the unit of the penalty scale; then the best P, and never fewer than k.
-    fn suppress(&self, asked: &Asked, fused: Vec<Scored<Candidate>>) -> Pool {
+    fn suppress(&self, asked: &Asked, found: &Sources, learned: Learned) -> Pool {
         let (knobs, now) = (self.knobs, now());
+        let fused = match learned.precedents {
+            true => self.fuse(&found.with(&asked.precedents.feedback)),
+            false => self.fuse(found),
+        };
         let counts = |entry: &Suppression| knobs.retention.read(entry.score, learn::days(entry.updated_at, now));
         let (_, deviation) = moments(&fused.iter().map(|scored| scored.score).collect::<Vec<_>>());
-        let unit = knobs.suppression_alpha * knobs.penalty.unit(deviation);
+        let unit = if learned.suppression { knobs.suppression_alpha * knobs.penalty.unit(deviation) } else { 0.0 };
         let mut before = HashMap::with_capacity(fused.len());
         let penalised: Vec<Scored<Candidate>> = fused
             .into_iter()
@@ -231,30 +272,68 @@ impl Pipeline<'_> {
         Pool { members: order::top(penalised, size), before }
     }
 
-    /// The reranker's order, moved by what was said of the answers to questions like this one.
+    /// The reranker's order, moved by what is known of questions like this one.
     fn rerank(&self, asked: &Asked, pool: &Pool) -> Result<Ranking> {
-        let candidates: Vec<Candidate> = pool.members.iter().map(|scored| scored.id).collect();
-        let mut verdicts =
-            judge(self.scope, &asked.query, &candidates, self.k, self.reranker, self.knobs, self.threads)?;
+        let candidates = pool.candidates();
+        let verdicts = judge(self.scope, &asked.query, &candidates, self.k, self.reranker, self.knobs, self.threads)?;
         let finite: Vec<f64> = verdicts.score.iter().copied().filter(|score| score.is_finite()).collect();
-        let (_, deviation) = moments(&finite);
-        for (candidate, score) in candidates.iter().zip(&mut verdicts.score) {
-            let worth = asked.feedback.get(candidate).copied().unwrap_or_default();
-            *score += self.knobs.feedback_bonus * deviation * worth;
-        }
-        let mut order: Vec<Scored<(Candidate, usize)>> = candidates
-            .iter()
-            .zip(&verdicts.score)
-            .enumerate()
-            .map(|(place, (&candidate, &score))| Scored { id: (candidate, place), score })
-            .collect();
+        let (mean, deviation) = moments(&finite);
+        let scale = Scale { mean, deviation };
+        let moved = |(candidate, &score): (&Candidate, &f64)| match asked.applied.precedents {
+            true => score + deviation * asked.precedents.bonus(candidate, scale.standardise(score), self.knobs),
+            false => score,
+        };
+        let score: Vec<f64> = candidates.iter().zip(&verdicts.score).map(moved).collect();
+        let placed = candidates.iter().zip(&score).enumerate();
+        let mut order: Vec<Scored<(Candidate, usize)>> =
+            placed.map(|(place, (&candidate, &score))| Scored { id: (candidate, place), score }).collect();
         order::sort(&mut order);
-        Ok(Ranking { verdicts, order: order.into_iter().map(|scored| scored.id.1).collect() })
+        let order = order.into_iter().map(|scored| scored.id.1).collect();
+        Ok(Ranking { verdicts, scale, score, order })
+    }
+
+    /// Every candidate that is in the pool with what was learned, or would be without, with its final scores either way in standard
+    /// deviations of the pool's.
+    fn compare(
+        &self,
+        asked: &Asked,
+        found: &Sources,
+        pool: &Pool,
+        ranking: &Ranking,
+    ) -> Result<Vec<Member<Candidate>>> {
+        let finite = |score: f64| Some(score as f32).filter(|score| score.is_finite());
+        let members = |candidates: Vec<Candidate>, verdicts: &Verdicts| -> Vec<Member<Candidate>> {
+            let member = |(id, &score): (Candidate, &f64)| {
+                let plain = ranking.scale.standardise(score);
+                let learned = plain + asked.precedents.bonus(&id, plain, self.knobs);
+                Member { id, plain: finite(plain), learned: finite(learned) }
+            };
+            candidates.into_iter().zip(&verdicts.score).map(member).collect()
+        };
+        let mut compared = members(pool.candidates(), &ranking.verdicts);
+        if !asked.taught() {
+            return Ok(compared);
+        }
+        let within = |learned| -> HashSet<Candidate> {
+            let other = (learned != asked.applied).then(|| self.suppress(asked, found, learned).candidates());
+            other.unwrap_or_else(|| pool.candidates()).into_iter().collect()
+        };
+        let (with, without) = (within(Learned::ALL), within(Learned::NOTHING));
+        let read: HashSet<Candidate> = compared.iter().map(|member| member.id).collect();
+        let mut unread: Vec<Candidate> = with.union(&without).copied().filter(|id| !read.contains(id)).collect();
+        unread.sort();
+        let verdicts = judge(self.scope, &asked.query, &unread, 0, self.reranker, self.knobs, self.threads)?;
+        compared.extend(members(unread, &verdicts));
+        for member in &mut compared {
+            member.plain = member.plain.filter(|_| without.contains(&member.id));
+            member.learned = member.learned.filter(|_| with.contains(&member.id));
+        }
+        Ok(compared)
     }
 
     fn rows(&self, asked: &Asked, sources: &Sources, pool: &Pool, ranking: &Ranking) -> Result<Vec<Answer>> {
         let (words, vectors) = (standings(&sources.words), standings(&sources.vectors));
-        let Ranking { verdicts, order } = ranking;
+        let Ranking { verdicts, score, order, .. } = ranking;
         let row = |(rank, &place): (usize, &usize)| {
             let candidate = pool.members[place].id;
             let (fused, suppression) = pool.before.get(&candidate).copied().unwrap_or_default();
@@ -262,7 +341,7 @@ impl Pipeline<'_> {
                 rank: rank + 1,
                 turn: self.scope.turn(candidate)?,
                 store: self.scope.place(candidate)?.store.database.name.clone(),
-                score: verdicts.score[place],
+                score: score[place],
                 retrieval: asked.retrieval,
                 trace: Trace {
                     words: words.get(&candidate).copied(),
@@ -270,7 +349,8 @@ impl Pipeline<'_> {
                     fused,
                     cluster: asked.cues[candidate.store].cluster,
                     suppression,
-                    feedback: asked.feedback.get(&candidate).copied().unwrap_or_default(),
+                    feedback: asked.precedents.feedback.get(&candidate).copied().unwrap_or_default(),
+                    precedent: asked.precedents.found(&candidate, ranking.scale.standardise(verdicts.score[place])),
                     pool_rank: place + 1,
                     evidence: verdicts.evidence[place],
                     reranker: verdicts.reranker[place],
@@ -282,6 +362,7 @@ impl Pipeline<'_> {
 }
 
 /// What each source found, best first.
+#[derive(Clone)]
 struct Sources {
     words: Vec<Scored<Candidate>>,
     vectors: Vec<Scored<Candidate>>,
@@ -290,9 +371,9 @@ struct Sources {
 }
 
 impl Sources {
-    fn with(self, feedback: &HashMap<Candidate, f64>) -> Self {
+    fn with(&self, feedback: &HashMap<Candidate, f64>) -> Self {
         let used = feedback.iter().filter(|(_, worth)| **worth > 0.0).map(|(&id, &score)| Scored { id, score });
-        Self { used: order::top(used.collect(), feedback.len()), ..self }
+        Self { used: order::top(used.collect(), feedback.len()), ..self.clone() }
     }
 }
 
@@ -341,12 +422,38 @@ struct Pool {
     before: HashMap<Candidate, (f64, f64)>,
 }
 
+impl Pool {
+    fn candidates(&self) -> Vec<Candidate> {
+        self.members.iter().map(|scored| scored.id).collect()
+    }
+}
+
 /// The pool in its final order.
 struct Ranking {
+    /// As if nothing had been learned.
     verdicts: Verdicts,
+    /// Of these scores.
+    scale: Scale,
+    /// The scores that order.
+    score: Vec<f64>,
     /// Places in the pool, best first.
     order: Vec<usize>,
 }
+
+/// The mean and the standard deviation of a pool's scores.
+#[derive(Clone, Copy)]
+struct Scale {
+    mean: f64,
+    deviation: f64,
+}
+
+impl Scale {
+    /// A score in standard deviations; 0 where all scores are equal.
+    fn standardise(self, score: f64) -> f64 {
+        if self.deviation > 0.0 { (score - self.mean) / self.deviation } else { 0.0 }
+    }
+}
+
 impl Ranking {
     /// The pool in its initial order, with what became of each member.
     fn members(&self, pool: &Pool) -> Vec<(Candidate, PoolMember)> {

@@ -1,32 +1,19 @@
-//! The tables of what was learned: `retrievals`, `cues`, `suppression` and `feedback`.
+//! The tables of what was learned: `cues`, `suppression` and `feedback`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use duckdb::arrow::array::{
-    Array, ArrayRef, Float32Array, Int64Array, ListArray, StringArray, TimestampMicrosecondArray,
-};
+use duckdb::arrow::array::{Array, ArrayRef, Float32Array, Int64Array, ListArray};
 use duckdb::types::Value as Parameter;
 use duckdb::{Connection, params, params_from_iter};
 use uuid::Uuid;
 
 use super::catalog::Database;
-use super::{DERIVED, append, cast, column, float_lists, ids_relation, to_i64, transaction, uuid};
+use super::{DERIVED, append, float_lists, ids_relation, retrievals, to_i64, transaction, uuid};
 use crate::error::{Error, Result};
-use crate::rank::feedback::Judged;
 
 /// A kind of question, numbered from 0.
 pub type ClusterId = i64;
-
-/// A retrieval to be remembered.
-pub struct NewRetrieval<'a> {
-    pub id: Uuid,
-    /// Microseconds since 1970, UTC.
-    pub asked_at: i64,
-    pub query: &'a str,
-    pub embedding: &'a [f32],
-    pub cluster: ClusterId,
-}
 
 /// One entry of the suppression matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,84 +51,28 @@ impl Verdict {
     }
 }
 
-/// Remembers a retrieval, forgets the oldest beyond `kept` that no feedback was given on, and returns how many there are now.
-pub fn insert_retrieval(
-    connection: &Connection,
-    database: &Database,
-    retrieval: &NewRetrieval,
-    kept: usize,
-) -> Result<i64> {
-    let columns: Vec<(&str, ArrayRef)> = vec![
-        ("retrieval_id", Arc::new(StringArray::from(vec![retrieval.id.to_string()]))),
-        ("asked_at", Arc::new(TimestampMicrosecondArray::from(vec![retrieval.asked_at]))),
-        ("query", Arc::new(StringArray::from(vec![retrieval.query]))),
-        ("embedding", float_lists([retrieval.embedding])),
-        ("cluster_id", Arc::new(Int64Array::from(vec![retrieval.cluster]))),
-    ];
-    append(connection, database, "retrievals", columns)?;
-    let table = database.table("retrievals");
-    let count: i64 = connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
-    // Trimmed a tenth at a time, so that not every retrieval has to delete.
-    let kept = to_i64(kept);
-    if count <= kept + kept / 10 {
-        return Ok(count);
-    }
-    // Those that feedback was given on are what is learned from, and stay.
-    let oldest = format!("SELECT retrieval_id FROM {table} ORDER BY asked_at DESC, retrieval_id DESC OFFSET {kept}");
+/// What was said of a turn as the answer of a retrieval: true for used, false for ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    pub retrieval: Uuid,
+    pub turn: Uuid,
+    pub used: bool,
+}
+
+/// All feedback, oldest first.
+pub fn feedback(connection: &Connection, database: &Database) -> Result<Vec<Said>> {
     let sql = format!(
-        "DELETE FROM {table} WHERE retrieval_id IN ({oldest}) AND retrieval_id NOT IN (SELECT retrieval_id FROM {})",
+        "SELECT retrieval_id::VARCHAR, turn_id::VARCHAR, verdict FROM {} ORDER BY given_at, turn_id",
         database.table("feedback")
-    );
-    let deleted = connection.execute(&sql, [])?;
-    Ok(count - to_i64(deleted))
-}
-
-/// The cluster of a stored retrieval; `None` when the store does not have it.
-pub fn cluster_of(connection: &Connection, database: &Database, retrieval: Uuid) -> Result<Option<ClusterId>> {
-    let sql = format!("SELECT cluster_id FROM {} WHERE retrieval_id = ?::UUID", database.table("retrievals"));
-    let mut statement = connection.prepare(&sql)?;
-    let mut rows = statement.query_map(params![retrieval.to_string()], |row| row.get(0))?;
-    Ok(rows.next().transpose()?)
-}
-
-/// A stored question that feedback was given on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answered {
-    pub query: String,
-    pub judged: Judged<Uuid>,
-}
-
-/// The stored questions that feedback was given on, in the order of their texts. However often one was asked, it is one question,
-/// and the last verdict on a turn counts.
-pub fn answered(connection: &Connection, database: &Database) -> Result<Vec<Answered>> {
-    let (feedback, retrievals) = (database.table("feedback"), database.table("retrievals"));
-    let mut verdicts: HashMap<String, Vec<(Uuid, bool)>> = HashMap::new();
-    let sql = format!(
-        "SELECT query, turn_id::VARCHAR, arg_max(verdict, given_at) FROM {feedback} JOIN {retrievals} USING (retrieval_id) \
-         GROUP BY query, turn_id ORDER BY turn_id"
     );
     let mut statement = connection.prepare(&sql)?;
     let mut rows = statement.query([])?;
+    let mut said = Vec::new();
     while let Some(row) = rows.next()? {
-        let (turn, verdict) = (uuid(&row.get::<_, String>(1)?)?, row.get::<_, String>(2)?);
-        verdicts.entry(row.get(0)?).or_default().push((turn, verdict == Verdict::Used.name()));
+        let (retrieval, turn) = (uuid(&row.get::<_, String>(0)?)?, uuid(&row.get::<_, String>(1)?)?);
+        said.push(Said { retrieval, turn, used: row.get::<_, String>(2)? == Verdict::Used.name() });
     }
-    let sql = format!(
-        "SELECT query, arg_max(embedding, asked_at) FROM {retrievals} \
-         WHERE query IN (SELECT query FROM {feedback} JOIN {retrievals} USING (retrieval_id)) GROUP BY query ORDER BY query"
-    );
-    let mut statement = connection.prepare(&sql)?;
-    let mut answered = Vec::with_capacity(verdicts.len());
-    for batch in statement.query_arrow([])? {
-        let (queries, embeddings) = (column::<StringArray>(&batch, 0)?, column::<ListArray>(&batch, 1)?);
-        for row in 0..batch.num_rows() {
-            let question = cast::<Float32Array>(&embeddings.value(row))?.values().to_vec();
-            let query = queries.value(row).to_owned();
-            let verdicts = verdicts.remove(&query).unwrap_or_default();
-            answered.push(Answered { query, judged: Judged { question, verdicts } });
-        }
-    }
-    Ok(answered)
+    Ok(said)
 }
 
 /// The vectors of the stored queries, row by row, oldest first. Those of another width than `dim` are left out: they were
@@ -353,7 +284,7 @@ pub fn known_turns(connection: &Connection, database: &Database, turns: &[Uuid])
     Ok(known)
 }
 
-/// Deletes what refers to turns that are being forgotten. Returns the rows deleted, table by table.
+/// Deletes what refers to turns that are being forgotten. Returns the rows deleted, table by table; what was found of them goes too.
 pub fn delete_derived(
     connection: &Connection,
     database: &Database,
@@ -364,5 +295,6 @@ pub fn delete_derived(
         let sql = format!("DELETE FROM {} WHERE turn_id IN {ids}", database.table(table));
         Ok((table, connection.execute(&sql, [])?))
     };
+    retrievals::drop_turns(connection, database, &format!("turn_id IN {ids}"))?;
     DERIVED.into_iter().map(delete).collect()
 }

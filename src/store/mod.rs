@@ -7,6 +7,7 @@ pub mod adapters;
 pub mod catalog;
 pub mod instance;
 pub mod learning;
+pub mod retrievals;
 pub mod schema;
 pub mod states;
 pub mod statistics;

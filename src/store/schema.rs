@@ -9,7 +9,7 @@ use super::{to_i64, transaction};
 use crate::error::{Error, Result};
 
 /// What brings a store from version i to version i + 1; version 0 is a database without a store.
-const MIGRATIONS: [&str; 1] = [include_str!("../../sql/schema_1.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("../../sql/schema_1.sql"), include_str!("../../sql/schema_2.sql")];
 
 /// The schema version this extension reads and writes.
 pub const VERSION: i64 = MIGRATIONS.len() as i64;
@@ -190,7 +190,8 @@ pub fn update(connection: &Connection, database: &Database, before: &StoreConfig
                 connection.execute(&format!("DELETE FROM {}", database.table(table)), [])?;
             }
             let retrievals = database.table("retrievals");
-            connection.execute(&format!("UPDATE {retrievals} SET embedding = []::FLOAT[], cluster_id = 0"), [])?;
+            connection
+                .execute(&format!("UPDATE {retrievals} SET embedding = []::FLOAT[], cluster_id = 0, pool = []"), [])?;
         }
         Ok(())
     })

@@ -10,7 +10,7 @@ use duckdb::{Connection, params};
 use uuid::Uuid;
 
 use super::catalog::Database;
-use super::{DERIVED, append, cast, column, float_lists, ids_relation, transaction, uuid};
+use super::{DERIVED, append, cast, column, float_lists, ids_relation, retrievals, transaction, uuid};
 use crate::error::Result;
 
 /// One row of `states`, as it is stored.
@@ -103,9 +103,11 @@ pub fn count(connection: &Connection, database: &Database, encoder: &str) -> Res
 pub fn delete_orphans(connection: &Connection, database: &Database) -> Result<usize> {
     let turns = database.table("turns");
     transaction(connection, || {
+        let gone = format!("turn_id NOT IN (SELECT turn_id FROM {turns})");
+        retrievals::drop_turns(connection, database, &gone)?;
         let mut states = 0;
         for table in DERIVED {
-            let orphans = format!("FROM {} WHERE turn_id NOT IN (SELECT turn_id FROM {turns})", database.table(table));
+            let orphans = format!("FROM {} WHERE {gone}", database.table(table));
             // Looked for first: a DELETE of nothing would still write to the log of the database.
             let count: u64 = connection.query_row(&format!("SELECT count(*) {orphans}"), [], |row| row.get(0))?;
             if count > 0 {

@@ -16,6 +16,8 @@ pub struct Counts {
     pub retrievals: u64,
     pub clusters: u64,
     pub suppressed: u64,
+    /// Clusters in which more than half of the turns are suppressed.
+    pub saturated: u64,
     pub feedback: u64,
 }
 
@@ -26,7 +28,9 @@ pub fn counts(connection: &Connection, database: &Database, encoder: &str) -> Re
          count(*), coalesce(sum(len(token_ids)), 0)::UBIGINT, \
          coalesce(sum(octet_length(codes) + octet_length(scales) + 4 * len(embedding) + 4 * len(token_ids)), 0)::UBIGINT, \
          (SELECT count(*) FROM {retrievals}), (SELECT count(*) FROM {cues}), \
-         (SELECT count(DISTINCT turn_id) FROM {suppression}), (SELECT count(*) FROM {feedback}) \
+         (SELECT count(DISTINCT turn_id) FROM {suppression}), \
+         (SELECT count(*) FROM (SELECT cluster_id FROM {suppression} WHERE score > 0 GROUP BY cluster_id \
+          HAVING 2 * count(*) > (SELECT count(*) FROM {turns}))), (SELECT count(*) FROM {feedback}) \
          FROM {states} WHERE encoder_id = ? AND turn_id IN (SELECT turn_id FROM {turns})",
         turns = table("turns"),
         retrievals = table("retrievals"),
@@ -45,7 +49,8 @@ pub fn counts(connection: &Connection, database: &Database, encoder: &str) -> Re
             retrievals: row.get(5)?,
             clusters: row.get(6)?,
             suppressed: row.get(7)?,
-            feedback: row.get(8)?,
+            saturated: row.get(8)?,
+            feedback: row.get(9)?,
         })
     })?)
 }

@@ -1,6 +1,8 @@
 """What the tests and the processes they start share: how to open a store, what is said in it, how its states are read."""
 
+import functools
 import json
+import math
 import os
 import random
 import signal
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+from tokenizers import Tokenizer
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -180,6 +183,31 @@ def chatter(n, seed, sessions=3, words=(3, 14)):
         said_at = None if rng.random() < 0.04 else START + timedelta(minutes=90 * number)
         turns.append((turn_id(number), session, speaker, said_at, text))
     return turns
+
+
+# Questions ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def tokenizer():
+    return Tokenizer.from_file(str(MODELS / "all-MiniLM-L6-v2" / "tokenizer.json"))
+
+
+def likeness(connection, a, b, cosine=0.7, shared=0.7):
+    """How much two questions that a store keeps are alike (src/rank/likeness.rs), from its tables."""
+    embeddings = dict(connection.execute("SELECT query, any_value(embedding) FROM lethe.retrievals GROUP BY query").fetchall())
+    pieces = [set(tokenizer().encode(question, add_special_tokens=False).ids) for question in (a, b)]
+    turns = [set(ids) for (ids,) in connection.execute("SELECT token_ids FROM lethe.states").fetchall()]
+
+    def weight(some):
+        frequencies = [sum(piece in turn for turn in turns) for piece in some]
+        return sum(math.log(1 + (len(turns) - df + 0.5) / (df + 0.5)) for df in frequencies)
+
+    def ramp(x, threshold):
+        return min(1.0, max(0.0, (x - threshold) / (1 - threshold)))
+
+    in_common = weight(pieces[0] & pieces[1]) / min(map(weight, pieces))
+    return ramp(float(np.dot(embeddings[a], embeddings[b])), cosine) * ramp(in_common, shared)
 
 
 # States -------------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ def adapted_file(asked_file, tmp_path_factory):
 @pytest.fixture
 def asked(asked_file, tmp_path):
     connection = connect(shutil.copy(asked_file, tmp_path / "store.db"))
+    connection.execute("SET lethe_precedent_bonus = 0")
     yield connection
     connection.close()
 
@@ -91,6 +92,7 @@ def asked(asked_file, tmp_path):
 @pytest.fixture
 def adapted(adapted_file, tmp_path):
     connection = connect(shutil.copy(adapted_file[0], tmp_path / "adapted.db"))
+    connection.execute("SET lethe_precedent_bonus = 0")
     yield connection
     connection.close()
 

@@ -146,6 +146,8 @@ def test_killed_while_learning(store_file):
     assert contents(connection, "who plays the cello?", 1, "learn := true") == [
         "My sister plays the cello in an orchestra"
     ]
+    # In a store of twelve turns more than half of them are soon suppressed, which would be noted.
+    connection.execute("SET lethe_watch = false")
     assert one(connection, "FROM memory_stats()")["note"] is None
     connection.close()
 

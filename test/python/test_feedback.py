@@ -1,14 +1,14 @@
 """Feedback on a question moves the answers to questions like it, at once, and no others.
 
-With w = max(0, (cos − θ) / (1 − θ)) over the cosine of two questions, an answer gains bonus · σ · (the highest w among the questions
-it was used for, less the highest among those it was ignored for), σ being the standard deviation of the scores of the pool.
+An answer gains bonus · σ · (the highest likeness of a question it was used for, less the highest of one it was ignored for), σ being
+the standard deviation of the scores of the pool. What was found for like questions (test_precedents.py) is left out.
 """
 
 import shutil
 
 import numpy as np
 import pytest
-from support import FACTS, connect, contents, count, one, rows, turn_id, value
+from support import FACTS, connect, contents, count, likeness, one, rows, turn_id, value
 
 DENTIST = turn_id(2)
 DOG = turn_id(8)
@@ -34,15 +34,7 @@ def say(store, retrieval, used=(), ignored=()):
     store.execute(f"CALL memory_feedback('{retrieval}', used := [{lists[0]}]::UUID[], ignored := [{lists[1]}]::UUID[])")
 
 
-def likeness(store, a, b, threshold=0.8):
-    vectors = [
-        np.array(value(store, "SELECT any_value(embedding) FROM lethe.retrievals WHERE query = ?", [question]))
-        for question in (a, b)
-    ]
-    return max(0.0, (float(vectors[0] @ vectors[1]) - threshold) / (1 - threshold))
-
-
-def expected(before, worth, bonus=1.5):
+def expected(before, worth, bonus=3.0):
     deviation = np.std(list(before.values()))
     return {turn: score + bonus * deviation * worth.get(turn, 0.0) for turn, score in before.items()}
 
@@ -54,6 +46,7 @@ def close(got, want):
 @pytest.fixture
 def asked(store):
     """A store in which three questions are kept, two of them much alike."""
+    store.execute("SET GLOBAL lethe_precedent_bonus = 0")
     for question in (ASKED, LIKE_IT, UNLIKE_IT):
         remember(store, question)
     assert 0.05 < likeness(store, ASKED, LIKE_IT) < 0.95 and likeness(store, ASKED, UNLIKE_IT) == 0.0
@@ -93,8 +86,10 @@ def test_the_last_verdict_on_a_question_counts(asked):
 def test_settings_say_how_much_and_how_alike(asked):
     before = scores(asked, LIKE_IT)
     say(asked, remember(asked, ASKED), used=[DOG])
-    asked.execute("SET lethe_feedback_bonus = 3; SET lethe_feedback_likeness = 0.5")
-    close(scores(asked, LIKE_IT), expected(before, {DOG: likeness(asked, ASKED, LIKE_IT, 0.5)}, bonus=3))
+    asked.execute("SET lethe_feedback_bonus = 1; SET lethe_likeness = 0.5; SET lethe_shared_words = 0.25")
+    worth = likeness(asked, ASKED, LIKE_IT, 0.5, 0.25)
+    assert worth != pytest.approx(likeness(asked, ASKED, LIKE_IT), abs=0.05)
+    close(scores(asked, LIKE_IT), expected(before, {DOG: worth}, bonus=1))
     asked.execute("SET lethe_feedback_bonus = 0")
     assert scores(asked, LIKE_IT) == before
 
@@ -124,6 +119,7 @@ def test_it_lasts(asked, tmp_path):
     path = value(asked, "SELECT path FROM duckdb_databases() WHERE database_name = current_database()")
     asked.close()
     reopened = connect()
+    reopened.execute("SET lethe_precedent_bonus = 0")
     reopened.execute(f"ATTACH '{path}' AS again (READ_ONLY); USE again")
     close(scores(reopened, ASKED), want)
     reopened.close()

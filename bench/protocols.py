@@ -1,0 +1,253 @@
+"""The protocols of bench/learning.py: what is learned from, and what is asked before and after."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+
+from datasets import Conversation, Question, identifier, literal, merge
+from evaluation import Hit, judge
+from pairs import Comparison, Scores, compare
+from paraphrases import PARAPHRASES, paraphrased
+from stores import ask, fill, turn_id
+
+DEPTH = 10
+"""How many turns are asked for: NDCG@10 needs no more, and a pool is never smaller."""
+POOL = 30
+"""P, the pool of the lethe paper."""
+CLUSTERS = (1, 10, 30, 50, 100)
+STREAM = 2_000
+TOLD = 5
+"""In a stream, of one answer in so many it is said what was used."""
+
+Results = dict[str, Comparison]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What every protocol needs."""
+
+    connection: duckdb.DuckDBPyConnection
+    folder: Path
+    conversations: Sequence[Conversation]
+    splits: int
+
+    def attach(self, conversation: Conversation, name: str | None = None) -> None:
+        """Makes the conversation a store, and the current database."""
+        fill(self.connection, self.folder / f"{name or conversation.name}.db", conversation, "")
+
+    def together(self) -> Conversation:
+        """All conversations in one store, the current database."""
+        together = merge("together", self.conversations)
+        self.attach(together)
+        return together
+
+    def forget_all(self) -> None:
+        """Takes back everything that the current store learned."""
+        self.connection.execute("CALL memory_reset(); TRUNCATE lethe.feedback; TRUNCATE lethe.retrievals; TRUNCATE lethe.cues")
+
+    def scores(self, conversation: Conversation, questions: Sequence[Question]) -> Scores:
+        """NDCG@10 of each question, asked without learning."""
+        self.connection.execute("SET lethe_learn = false")
+        return ndcg(conversation, questions, ask(self.connection, questions, depth=DEPTH))
+
+    def listen(self, questions: Sequence[Question]) -> None:
+        """Asks each question, in that order, and learns."""
+        self.connection.execute("SET lethe_learn = true")
+        self.connection.execute("CREATE OR REPLACE TEMP TABLE learned (number INTEGER, question VARCHAR)")
+        self.connection.executemany("INSERT INTO learned VALUES (?, ?)", list(enumerate(question.text for question in questions)))
+        self.connection.execute(f"SELECT count(memory_search(question, {DEPTH})) FROM (FROM learned ORDER BY number)")
+
+    def teach(self, conversation: Conversation, questions: Sequence[Question]) -> None:
+        """Asks each question and calls the turns that answer it used."""
+        ids = {turn.id: turn_id(place) for place, turn in enumerate(conversation.turns)}
+        self.connection.execute("SET lethe_learn = true")
+        for question in questions:
+            retrieval = self.connection.execute("SELECT memory_search(?, 1)[1].retrieval_id", [question.text]).fetchall()[0][0]
+            self.say_of(retrieval, used=[ids[turn] for turn in sorted(question.evidence)])
+
+    def say_of(self, retrieval: object, **verdicts: Iterable[object]) -> None:
+        lists = {name: ", ".join(literal(str(turn)) for turn in turns) for name, turns in verdicts.items()}
+        said = "".join(f", {name} := [{turns}]" for name, turns in lists.items() if turns)
+        if said:
+            self.connection.execute(f"CALL memory_feedback({literal(str(retrieval))}{said})")
+
+
+def ndcg(conversation: Conversation, questions: Sequence[Question], answers: dict[str, list[Hit]]) -> Scores:
+    judged = judge(conversation, questions, answers, DEPTH)
+    return {one.id: (one.kind, one.measures["ndcg@10"]) for one in judged}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def halves(questions: Sequence[Question], splits: int) -> Iterator[tuple[list[Question], list[Question]]]:
+    """The questions in two halves at random, with the seeds 1, 2, …"""
+    for seed in range(1, splits + 1):
+        first = np.random.default_rng(seed).permutation(len(questions)) < len(questions) / 2
+        yield [one for one, here in zip(questions, first) if here], [one for one, here in zip(questions, first) if not here]
+
+
+def judged_by(learned: list[Question], others: list[Question]) -> dict[str, list[Question]]:
+    """Questions to judge by, by what they have to do with the learned ones."""
+    seen = frozenset().union(*(question.evidence for question in learned))
+    judged = {how: paraphrased(learned, how) for how in PARAPHRASES}
+    judged["related"] = [question for question in others if question.evidence & seen]
+    judged["unrelated"] = [question for question in others if not question.evidence & seen]
+    return judged
+
+
+def recurring(lab: Lab, learn: Callable[[Conversation, list[Question]], None]) -> Results:
+    """Questions that come back in other words, and others, conversation by conversation."""
+    runs: dict[str, list[tuple[Scores, Scores]]] = {}
+    for number, conversation in enumerate(lab.conversations):
+        lab.attach(conversation)
+        for split, (learned, others) in enumerate(halves(conversation.questions, lab.splits)):
+            lab.forget_all()
+            judged = judged_by(learned, others)
+            before = {name: lab.scores(conversation, questions) for name, questions in judged.items()}
+            learn(conversation, learned)
+            for name, questions in judged.items():
+                of_half = runs.setdefault(f"{name} {'1-5' if number < 5 else '6-10'}", [({}, {}) for _ in range(lab.splits)])
+                of_half[split][0].update(before[name])
+                of_half[split][1].update(lab.scores(conversation, questions))
+        say(f"{conversation.name} done")
+    return {name: compare(pairs) for name, pairs in runs.items()}
+
+
+def asking(lab: Lab) -> Results:
+    return recurring(lab, lambda _, questions: lab.listen(questions))
+
+
+def feedback(lab: Lab) -> Results:
+    return recurring(lab, lab.teach)
+
+
+def strangers(lab: Lab) -> Results:
+    together = lab.together()
+    first = {conversation.name for conversation in lab.conversations[:5]}
+    learned, others = by_conversation(together.questions, first)
+    results = {}
+    before = lab.scores(together, others)
+    for how, learn in (("asked", lab.listen), ("told", lambda questions: lab.teach(together, questions))):
+        lab.forget_all()
+        learn(learned)
+        results[how] = compare([(before, lab.scores(together, others))])
+        say(f"strangers: {how}")
+    return results
+
+
+def by_conversation(questions: Iterable[Question], first: set[str]) -> tuple[list[Question], list[Question]]:
+    """The questions about the conversations of those names, and the others, of a merged conversation."""
+    parts: tuple[list[Question], list[Question]] = ([], [])
+    for question in questions:
+        parts[question.id.split("/")[0] not in first].append(question)
+    return parts
+
+
+def stream(lab: Lab) -> Results:
+    together = lab.together()
+    places = {turn.id: place for place, turn in enumerate(together.turns)}
+    random = np.random.default_rng(1)
+    asked = [together.questions[place] for place in random.permutation(len(together.questions))[: STREAM // 2]]
+    again = [paraphrased([question], list(PARAPHRASES)[place % len(PARAPHRASES)])[0] for place, question in enumerate(asked)]
+    # Each at a random moment, a question before it comes again.
+    moments = np.sort(random.random((len(asked), 2)), axis=1)
+    order = np.argsort(moments.ravel(), kind="stable")
+    questions = [(asked, again)[place % 2][place // 2] for place in order]
+    before = lab.scores(together, questions)
+    lab.connection.execute("SET lethe_learn = true")
+    after: Scores = {}
+    for number, question in enumerate(questions):
+        rows = lab.connection.execute(
+            f"SELECT turn_id, score, retrieval_id FROM memory_retrieve({literal(question.text)}, {DEPTH}) ORDER BY rank"
+        ).fetchall()
+        answer = [Hit(turn.int - 1, score) for turn, score, _ in rows]
+        after |= ndcg(together, [question], {question.id: answer})
+        evidence = {places[turn] for turn in question.evidence}
+        if number % TOLD == 0:
+            used = [turn_id(hit.place) for hit in answer if hit.place in evidence]
+            ignored = [turn_id(hit.place) for hit in answer[:1] if hit.place not in evidence]
+            lab.say_of(rows[0][2], used=used, ignored=ignored)
+        if number % 200 == 199:
+            say(f"{number + 1} of {len(questions)} asked")
+
+    def of(some: Iterable[Question]) -> Comparison:
+        ids = [f"{together.name}/{question.id}" for question in some]
+        return compare([({id: before[id] for id in ids}, {id: after[id] for id in ids})])
+
+    late = set(question.id for question in questions[len(questions) // 2 :])
+    return {
+        "first time": of(asked),
+        "again": of(again),
+        "first time, second half": of(question for question in asked if question.id in late),
+        "again, second half": of(question for question in again if question.id in late),
+    }
+
+
+def adapter(lab: Lab) -> Results:
+    first, others = merge("first five", lab.conversations[:5]), lab.conversations[5:]
+    lab.attach(first)
+    lab.teach(first, list(first.questions[::2]))
+    trained = lab.connection.execute("FROM memory_adapt()")
+    say(", ".join(f"{column[0]} {value}" for column, value in zip(trained.description, trained.fetchall()[0])))
+    before, after = {}, {}
+    for conversation in others:
+        lab.attach(conversation, name=f"{conversation.name}-adapted")
+        before |= lab.scores(conversation, conversation.questions)
+        store = identifier(f"{conversation.name}-adapted")
+        lab.connection.execute(f"INSERT INTO {store}.lethe.adapters FROM {identifier(first.name)}.lethe.adapters")
+        after |= lab.scores(conversation, conversation.questions)
+        say(f"{conversation.name} done")
+    return {"6-10": compare([(before, after)]), "6-10 macro": compare([(before, after)], "macro")}
+
+
+def forgetting(lab: Lab) -> Results:
+    together = lab.together()
+    first = {conversation.name for conversation in lab.conversations[:5]}
+    splits = [("", *split) for split in halves(together.questions, lab.splits)]
+    splits.append((" by conversation", *by_conversation(together.questions, first)))
+    everything = list(together.questions) + paraphrased(together.questions, "keywords")
+    union = lab.scores(together, everything)
+    lab.connection.execute(f"SET lethe_pool = {POOL}; SET lethe_half_life = 0; SET lethe_cluster_after = 1000000")
+    truncated = lab.scores(together, everything)
+    runs: dict[str, list[tuple[Scores, Scores]]] = {}
+
+    def note(rule: str, sets: dict[str, list[Question]], after: Scores) -> None:
+        for name, questions in sets.items():
+            ids = [f"{together.name}/{question.id}" for question in questions]
+            pair = ({id: truncated[id] for id in ids}, {id: after[id] for id in ids})
+            runs.setdefault(f"{rule}, {name}", []).append(pair)
+
+    for how, learned, held_out in splits:
+        sets = {f"learned{how}": learned, f"keywords{how}": paraphrased(learned, "keywords"), f"held out{how}": held_out}
+        note("whole union", sets, union)
+        for rule in ("uniform", "rank_gap"):
+            lab.connection.execute(f"CALL memory_create(learning := '{rule}')")
+            for penalty, clusters in [("raw", clusters) for clusters in CLUSTERS] + [("spread", 1), ("spread", 30)]:
+                lab.forget_all()
+                lab.connection.execute(f"SET lethe_penalty = '{penalty}'; SET lethe_clusters = {clusters}")
+                # The paper's bootstrap, and its burn-in.
+                lab.listen(learned)
+                lab.connection.execute("CALL memory_recluster(); CALL memory_reset()")
+                lab.listen(learned)
+                after = lab.scores(together, [question for questions in sets.values() for question in questions])
+                note(f"{rule} {penalty} K {clusters}", sets, after)
+                say(f"{rule} {penalty} K {clusters}{how}: {compare(runs[f'{rule} {penalty} K {clusters}, held out{how}']).line()}")
+    return {name: compare(pairs) for name, pairs in runs.items()}
+
+
+PROTOCOLS: dict[str, Callable[[Lab], Results]] = {
+    "asking": asking,
+    "feedback": feedback,
+    "strangers": strangers,
+    "stream": stream,
+    "adapter": adapter,
+    "forgetting": forgetting,
+}
