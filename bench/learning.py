@@ -14,8 +14,9 @@ strangers   everything in one store; the questions about conversations 1 to 5 ar
             those about 6 to 10.
 stream      everything in one store, 2,000 questions one after another: half of them asked for the first time, half asked before in
             other words; of every fifth answer it is said which turns were used and which were no help.
-adapter     conversations 1 to 5 are one store, in which half of the questions get feedback; memory_adapt trains there, and
-            its row of lethe.adapters is copied to the stores of conversations 6 to 10, whose questions are asked before and after.
+adapter     conversations 1 to 5 are one store, in which half of the questions get feedback; memory_adapt trains there, from the identity
+            and from the adapter that comes with the encoder, and its row of lethe.adapters is copied to the stores of conversations 6 to
+            10, whose questions are asked before and after.
 forgetting  the lethe paper's: everything in one store, pools of the best 30 reranked. Half of the questions are asked while the
             store learns, for each rule, K and unit of the penalty. Then are asked: the questions it learned from, which is how the
             paper judges, their paraphrases, and the others; and all of them with the whole union reranked and nothing learned. The

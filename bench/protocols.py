@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from datasets import Conversation, Question, identifier, literal, merge
+from datasets import Conversation, Question, literal, merge
 from evaluation import Hit, judge
 from pairs import Comparison, Scores, compare
 from paraphrases import PARAPHRASES, paraphrased
@@ -49,7 +49,7 @@ class Lab:
 
     def forget_all(self) -> None:
         """Takes back everything that the current store learned."""
-        self.connection.execute("CALL memory_reset(); TRUNCATE lethe.feedback; TRUNCATE lethe.retrievals; TRUNCATE lethe.cues")
+        self.connection.execute("CALL memory_reset(learned := 'all')")
 
     def scores(self, conversation: Conversation, questions: Sequence[Question]) -> Scores:
         """NDCG@10 of each question, asked without learning."""
@@ -195,17 +195,30 @@ def adapter(lab: Lab) -> Results:
     first, others = merge("first five", lab.conversations[:5]), lab.conversations[5:]
     lab.attach(first)
     lab.teach(first, list(first.questions[::2]))
-    trained = lab.connection.execute("FROM memory_adapt()")
-    say(", ".join(f"{column[0]} {value}" for column, value in zip(trained.description, trained.fetchall()[0])))
-    before, after = {}, {}
+    starts = {"from the identity": "none", "from the encoder's own": "auto"}
+    for start, choice in starts.items():
+        lab.connection.execute(f"SET lethe_adapter = '{choice}'; CALL memory_reset(learned := 'adapter')")
+        trained = lab.connection.execute("FROM memory_adapt()")
+        row = zip([column[0] for column in trained.description], trained.fetchall()[0])
+        say(f"adapter {start}: " + ", ".join(f"{column} {value}" for column, value in row))
+        lab.connection.execute(f'CREATE TEMP TABLE "{start}" AS FROM lethe.adapters')
+    scores: dict[str, Scores] = {"none": {}, "encoder": {}} | {start: {} for start in starts}
     for conversation in others:
         lab.attach(conversation, name=f"{conversation.name}-adapted")
-        before |= lab.scores(conversation, conversation.questions)
-        store = identifier(f"{conversation.name}-adapted")
-        lab.connection.execute(f"INSERT INTO {store}.lethe.adapters FROM {identifier(first.name)}.lethe.adapters")
-        after |= lab.scores(conversation, conversation.questions)
+        for choice in ("none", "encoder"):
+            lab.connection.execute(f"SET lethe_adapter = '{choice}'")
+            scores[choice] |= lab.scores(conversation, conversation.questions)
+        for start in starts:
+            lab.connection.execute(f'SET lethe_adapter = \'auto\'; TRUNCATE lethe.adapters; INSERT INTO lethe.adapters FROM "{start}"')
+            scores[start] |= lab.scores(conversation, conversation.questions)
         say(f"{conversation.name} done")
-    return {"6-10": compare([(before, after)]), "6-10 macro": compare([(before, after)], "macro")}
+    identity, own = starts
+    pairs = {identity: ("none", identity), own: ("encoder", own), "both": ("none", own)}
+    return {
+        f"{name}{', macro' if scope == 'macro' else ''}": compare([(scores[before], scores[after])], scope)
+        for name, (before, after) in pairs.items()
+        for scope in ("all", "macro")
+    }
 
 
 def forgetting(lab: Lab) -> Results:

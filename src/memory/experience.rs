@@ -3,16 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use duckdb::Connection;
 use uuid::Uuid;
 
 use crate::error::Result;
 use crate::model::encoder::{Encoder, Piece};
 use crate::rank::precedent::Member;
 use crate::rank::watch::{Tally, by_reranker, by_verdict};
-use crate::store::catalog::Database;
-use crate::store::learning::{self, Said};
-use crate::store::retrievals::{self, Retrieved};
+use crate::store::learning::Said;
+use crate::store::retrievals::Retrieved;
 
 type Found = Arc<[Member<Uuid>]>;
 
@@ -54,13 +52,18 @@ pub struct Experience {
 }
 
 impl Experience {
-    pub fn read(connection: &Connection, database: &Database) -> Result<Self> {
+    /// Of retrievals, oldest first.
+    pub fn of(retrievals: impl IntoIterator<Item = Retrieved>) -> Self {
         let mut experience = Self::default();
-        retrievals::read(connection, database)?.into_iter().for_each(|retrieved| experience.remember(retrieved));
-        for said in learning::feedback(connection, database)? {
-            experience.judge(said);
-        }
-        Ok(experience)
+        retrievals.into_iter().for_each(|retrieved| experience.remember(retrieved));
+        experience
+    }
+
+    /// Takes note of these verdicts, oldest first, and of no others.
+    pub fn judge_anew(&mut self, said: impl IntoIterator<Item = Said>) {
+        self.by_verdict.clear();
+        self.pasts.iter_mut().for_each(|past| past.verdicts.clear());
+        said.into_iter().for_each(|said| self.judge(said));
     }
 
     /// Takes note of a retrieval, the latest so far.

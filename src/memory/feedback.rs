@@ -9,7 +9,7 @@ use super::learn::{Mode, mode, raise};
 use crate::error::{Error, Result};
 use crate::store::catalog;
 use crate::store::learning::{self, ClusterId, Said, Suppression, Verdict};
-use crate::store::retrievals;
+use crate::store::retrievals::{self, Fingerprint};
 use crate::store::schema;
 
 /// What became of one verdict.
@@ -102,7 +102,9 @@ fn note(
     })?;
     store.suppression_put(&entries)?;
     let said = |&(turn, verdict): &(Uuid, Verdict)| Said { retrieval, turn, used: verdict == Verdict::Used };
-    store.experienced(|experience| verdicts.iter().map(said).for_each(|said| experience.judge(said)))?;
+    store.experienced(Fingerprint::default(), |experience| {
+        verdicts.iter().map(said).for_each(|said| experience.judge(said))
+    })?;
     let noted = verdicts.iter().zip(&entries).map(|((turn, verdict), entry)| Noted {
         turn: *turn,
         store: database.name.clone(),

@@ -53,6 +53,7 @@ pub fn forget(
         Ok((ids, removed))
     })?;
     if !ids.is_empty() {
+        store.learned_anew()?;
         drop_turns(store, &mut index, cache, &ids)?;
     }
     Ok(removed)

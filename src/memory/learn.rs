@@ -131,7 +131,7 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
         pool: lesson.pool_in(number),
     };
     let remembered: Vec<Retrieved> = lessons.iter().map(remembered).collect();
-    let (kept, entries) = store.aside(connection, || {
+    let (kept, entries, fingerprint) = store.aside(connection, || {
         let mut all = Kept::default();
         for (Retrieved { id, query, embedding, pool }, cue) in remembered.iter().zip(&cues) {
             let retrieval = NewRetrieval { id: *id, asked_at: now, query, embedding, cluster: cue.cluster, pool };
@@ -150,11 +150,14 @@ fn learn_in(connection: &Connection, store: &Store, number: usize, lessons: &[Le
         }
         entries.sort_by_key(|entry| (entry.cluster, entry.turn));
         learning::put_suppression(connection, &store.database, &entries)?;
-        Ok((all, entries))
+        let ids: Vec<Uuid> = remembered.iter().map(|retrieved| retrieved.id).collect();
+        Ok((all, entries, retrievals::fingerprint(connection, &store.database, Some(&ids))?))
     })?;
     store.suppression_put(&entries)?;
     match kept.dropped {
-        0 => store.experienced(|experience| remembered.into_iter().for_each(|one| experience.remember(one)))?,
+        0 => store.experienced(fingerprint, |experience| {
+            remembered.into_iter().for_each(|retrieved| experience.remember(retrieved));
+        })?,
         _ => store.learned_anew()?,
     }
     // First when there are enough questions, then whenever their number has doubled.
@@ -177,18 +180,6 @@ pub fn raise(
     let (score, hits, age) =
         known.map_or((0.0, 0, 0.0), |entry| (entry.score, entry.hits, days(entry.updated_at, now)));
     Suppression { turn, cluster, score: knobs.retention.add(score, age, delta), hits: hits + 1, updated_at: now }
-}
-
-/// Takes back what was learned: all, of one cluster, of the turns of one session, or both. Returns the entries removed.
-pub fn reset(
-    connection: &Connection,
-    store: &Store,
-    cluster: Option<ClusterId>,
-    session: Option<&str>,
-) -> Result<usize> {
-    store.database.require_writable("memory_reset")?;
-    let _alone = store.learning()?;
-    learning::reset(connection, &store.database, cluster, session)
 }
 
 /// What a clustering came to.

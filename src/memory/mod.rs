@@ -16,6 +16,7 @@ pub mod precedents;
 pub mod progress;
 pub mod request;
 pub mod rerank;
+pub mod reset;
 pub mod retrieve;
 pub mod scope;
 pub mod snapshot;

@@ -137,6 +137,7 @@ fn bring_up(connection: &Connection, store: &Store, means: Means, index: &mut St
     let mut report = SyncReport { added, updated, removed, encoded, seconds: 0.0 };
     if !store.database.read_only && (states_missing || removed > 0) {
         report.removed = removed.max(states::delete_orphans(connection, &store.database)?);
+        store.learned_anew()?;
     }
     let (snapshot, problem) = draft.finish()?;
     let snapshot = Arc::new(snapshot);

@@ -235,6 +235,11 @@ fn insert_suppression(connection: &Connection, database: &Database, entries: &[S
     Ok(())
 }
 
+/// Deletes all rows of a table of what was learned. Returns how many.
+pub fn clear(connection: &Connection, database: &Database, table: &str) -> Result<usize> {
+    Ok(connection.execute(&format!("DELETE FROM {}", database.table(table)), [])?)
+}
+
 /// Which entries of the suppression matrix to take back: all, of one cluster, of the turns of one session, or both.
 pub fn reset(
     connection: &Connection,
