@@ -92,7 +92,7 @@ bench-longmemeval: needs-data $(EXTENSION) $(MODELS) ## retrieval quality on Lon
 bench-scale: needs-data $(EXTENSION) $(MODELS) $(CACHE)/venv/scale/.ready ## time and bytes on many turns, beside fts and vss (DATA=…, SIZES="20000 200000")
 	$(CACHE)/venv/scale/bin/python bench/scale.py --extension $(EXTENSION) --data "$(DATA)" --sizes $(SIZES) --out build/scale
 
-bench-learning: needs-data $(EXTENSION) $(MODELS) ## what learning brings on questions it has not seen (DATA=…, PROTOCOLS=feedback,adapter,forgetting)
+bench-learning: needs-data $(EXTENSION) $(MODELS) ## what learning brings on questions it has not seen (DATA=…, PROTOCOLS=asking,feedback,…)
 	$(call python,$(NEWEST)) bench/learning.py --extension $(EXTENSION) --data "$(DATA)" $(if $(PROTOCOLS),--protocols $(PROTOCOLS))
 
 adapter: $(EXTENSION) $(MODELS) ## train the default encoder's query adapter on the training corpus, anew

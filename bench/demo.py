@@ -27,6 +27,7 @@ from uuid import UUID
 import duckdb
 
 from datasets import Conversation, Question, identifier, literal, load_locomo, load_questions, load_turns
+from paraphrases import PARAPHRASES, paraphrased
 
 SAMPLE = Path(__file__).resolve().parent / "corpus" / "sample"
 # Of several kinds, and not only such as it gets right.
@@ -36,7 +37,7 @@ WIDTH = max(80, min(132, shutil.get_terminal_size((120, 0)).columns))
 
 QUESTIONS = 5
 ANSWERS = 3
-PARAPHRASES = 3
+SAME_ANSWER = 3
 DEPTH = 30
 """How far down the evidence is looked for."""
 IGNORED = 2
@@ -99,7 +100,7 @@ def jsonl_tour(path: Path, asked: list[str]) -> Tour:
     questions = given or list(conversation.questions) or said_questions(conversation)
     if not questions:
         raise SystemExit(f"{path} has no questions.jsonl beside it, and no turn that ends in a question mark; use --ask")
-    paraphrases = same_evidence(conversation.questions) or questions[:PARAPHRASES]
+    paraphrases = same_evidence(conversation.questions) or questions[:SAME_ANSWER]
     return Tour([Source(conversation, path)], questions[:QUESTIONS], paraphrases, [])
 
 
@@ -108,7 +109,7 @@ def same_evidence(questions: Sequence[Question]) -> list[Question]:
     by_evidence: dict[frozenset[str], list[Question]] = {}
     for question in questions:
         by_evidence.setdefault(question.evidence, []).append(question)
-    return max(by_evidence.values(), key=len, default=[])[:PARAPHRASES]
+    return max(by_evidence.values(), key=len, default=[])[:SAME_ANSWER]
 
 
 def said_questions(conversation: Conversation) -> list[Question]:
@@ -263,9 +264,11 @@ def ask(session: Session, source: Source, questions: Iterable[Question]) -> None
 
 def learn(session: Session, source: Source, paraphrases: list[Question]) -> None:
     say(
-        "The first of some questions that are alike is asked. Then it is said which of its answers were used and which were of no "
-        "help; that counts from the next question on, for the others as well, the more the liker they are."
+        "The first of some questions with the same answer is asked. Then it is said which of its answers were used and which were of "
+        "no help; that counts from the next question on, for that question and for others that are put in much the same words."
     )
+    first, *others = paraphrases
+    paraphrases = [first, *(again for how in PARAPHRASES for again in paraphrased([first], how)), *others]
     evidence = session.evidence(paraphrases[0], [source.store])
     before = [ranks(session, question) for question in paraphrases]
     asked = session.run(f"FROM memory_retrieve({literal(paraphrases[0].text)}, {ANSWERS}, explain := true);")

@@ -21,6 +21,8 @@ forgetting  the lethe paper's: everything in one store, pools of the best 30 rer
             store learns, for each rule, K and unit of the penalty. Then are asked: the questions it learned from, which is how the
             paper judges, their paraphrases, and the others; and all of them with the whole union reranked and nothing learned. The
             last split learns from conversations 1 to 5 and is judged on 6 to 10.
+watched     the same with the paper's penalty, as the questions come one after another: judged on the others, with the watch over harm off
+            and on.
 
 Questions are split in halves at random, as often as --splits says, with the seeds 1, 2, …; a question that several splits ask
 counts once, with the mean of its scores.
@@ -35,16 +37,39 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+import matplotlib
+
 import protocols
 from datasets import load_locomo, sample
 from pairs import Comparison
 from stores import open_duckdb
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
 
 
 def report(protocol: str, results: dict[str, Comparison]) -> None:
     print(f"\n{protocol}")
     for name, comparison in results.items():
         print(f"  {name:<28} {comparison.line()}", flush=True)
+
+
+def plot(path: Path, protocol: str, results: dict[str, Comparison]) -> None:
+    """Every gain with its interval, one below the other."""
+    matplotlib.rcParams["svg.hashsalt"] = "lethe"
+    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.22 * len(results)), layout="constrained")
+    for row, comparison in enumerate(results.values()):
+        gain = comparison.gain
+        axes.plot([gain.low, gain.high], [row, row], color="tab:blue")
+        axes.plot([gain.mean], [row], "o", color="tab:blue", markersize=4)
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(results)), list(results), fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("gain in NDCG@10, 95 % interval")
+    axes.set_title(protocol)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 def main() -> None:
@@ -54,7 +79,7 @@ def main() -> None:
     parser.add_argument("--protocols", default="asking,feedback,strangers,stream,adapter", help=f"of {', '.join(protocols.PROTOCOLS)}")
     parser.add_argument("--splits", type=int, default=3, help="how often the questions are split in halves")
     parser.add_argument("--step", type=int, default=1, help="ask every n-th question only")
-    parser.add_argument("--json", type=Path, help="write everything measured to this file")
+    parser.add_argument("--out", type=Path, default=Path("build/learning"), help="for the JSON and the plots")
     arguments = parser.parse_args()
     wanted = arguments.protocols.split(",")
     if unknown := [name for name in wanted if name not in protocols.PROTOCOLS]:
@@ -69,9 +94,9 @@ def main() -> None:
             lab = protocols.Lab(connection, Path(folder), conversations, arguments.splits)
             everything[name] = protocols.PROTOCOLS[name](lab)
         report(name, everything[name])
-        if arguments.json:
-            results = {protocol: {one: asdict(result) for one, result in them.items()} for protocol, them in everything.items()}
-            arguments.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        plot(arguments.out / f"{name}.svg", name, everything[name])
+        results = {one: asdict(result) for one, result in everything[name].items()}
+        (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print()
     for protocol, results in everything.items():
         for name, comparison in results.items():

@@ -21,6 +21,10 @@ DEPTH = 10
 POOL = 30
 """P, the pool of the lethe paper."""
 CLUSTERS = (1, 10, 30, 50, 100)
+THE_PAPER = f"SET lethe_pool = {POOL}; SET lethe_half_life = 0; SET lethe_cluster_after = 1000000; SET lethe_precedent_bonus = 0"
+"""As it forgets: no decay, no clustering by itself, nothing learned otherwise."""
+AT_ONCE = 10
+"""Questions of one statement, learned from together, where they come one after another."""
 STREAM = 2_000
 TOLD = 5
 """In a stream, of one answer in so many it is said what was used."""
@@ -62,6 +66,11 @@ class Lab:
         self.connection.execute("CREATE OR REPLACE TEMP TABLE learned (number INTEGER, question VARCHAR)")
         self.connection.executemany("INSERT INTO learned VALUES (?, ?)", list(enumerate(question.text for question in questions)))
         self.connection.execute(f"SELECT count(memory_search(question, {DEPTH})) FROM (FROM learned ORDER BY number)")
+
+    def bootstrap(self, questions: Sequence[Question]) -> None:
+        """The lethe paper's: asks the questions and clusters them, and learns nothing else."""
+        self.listen(questions)
+        self.connection.execute("CALL memory_recluster(); CALL memory_reset()")
 
     def teach(self, conversation: Conversation, questions: Sequence[Question]) -> None:
         """Asks each question and calls the turns that answer it used."""
@@ -228,7 +237,7 @@ def forgetting(lab: Lab) -> Results:
     splits.append((" by conversation", *by_conversation(together.questions, first)))
     everything = list(together.questions) + paraphrased(together.questions, "keywords")
     union = lab.scores(together, everything)
-    lab.connection.execute(f"SET lethe_pool = {POOL}; SET lethe_half_life = 0; SET lethe_cluster_after = 1000000")
+    lab.connection.execute(f"{THE_PAPER}; SET lethe_watch = false")
     truncated = lab.scores(together, everything)
     runs: dict[str, list[tuple[Scores, Scores]]] = {}
 
@@ -246,13 +255,35 @@ def forgetting(lab: Lab) -> Results:
             for penalty, clusters in [("raw", clusters) for clusters in CLUSTERS] + [("spread", 1), ("spread", 30)]:
                 lab.forget_all()
                 lab.connection.execute(f"SET lethe_penalty = '{penalty}'; SET lethe_clusters = {clusters}")
-                # The paper's bootstrap, and its burn-in.
-                lab.listen(learned)
-                lab.connection.execute("CALL memory_recluster(); CALL memory_reset()")
+                lab.bootstrap(learned)
+                # The paper's burn-in.
                 lab.listen(learned)
                 after = lab.scores(together, [question for questions in sets.values() for question in questions])
                 note(f"{rule} {penalty} K {clusters}", sets, after)
                 say(f"{rule} {penalty} K {clusters}{how}: {compare(runs[f'{rule} {penalty} K {clusters}, held out{how}']).line()}")
+    return {name: compare(pairs) for name, pairs in runs.items()}
+
+
+def watched(lab: Lab) -> Results:
+    together = lab.together()
+    lab.connection.execute(f"{THE_PAPER}; SET lethe_penalty = 'raw'")
+    splits = list(halves(together.questions, lab.splits))
+    truncated = lab.scores(together, together.questions)
+    runs: dict[str, list[tuple[Scores, Scores]]] = {}
+    for learned, held_out in splits:
+        before = {id: truncated[id] for id in (f"{together.name}/{question.id}" for question in held_out)}
+        for rule, clusters in (("uniform", 1), ("uniform", 30), ("rank_gap", 1), ("rank_gap", 30)):
+            lab.connection.execute(f"CALL memory_create(learning := '{rule}')")
+            for watch in ("off", "on"):
+                lab.forget_all()
+                lab.connection.execute(f"SET lethe_clusters = {clusters}; SET lethe_watch = {watch == 'on'}")
+                lab.bootstrap(learned)
+                for place in range(0, len(learned), AT_ONCE):
+                    lab.listen(learned[place : place + AT_ONCE])
+                name = f"{rule} K {clusters}, watch {watch}"
+                runs.setdefault(name, []).append((before, lab.scores(together, held_out)))
+                judged, gain = lab.connection.execute("SELECT pool_judged, pool_gain FROM memory_stats()").fetchall()[0]
+                say(f"{name}: {compare(runs[name]).line()}; the reranker's view, over {judged} pools: {gain}")
     return {name: compare(pairs) for name, pairs in runs.items()}
 
 
@@ -263,4 +294,5 @@ PROTOCOLS: dict[str, Callable[[Lab], Results]] = {
     "stream": stream,
     "adapter": adapter,
     "forgetting": forgetting,
+    "watched": watched,
 }

@@ -71,7 +71,7 @@ const fn setting(
 const MOST: i64 = 1_000_000;
 
 #[rustfmt::skip]
-pub static ALL: [Setting; 39] = [
+pub static ALL: [Setting; 40] = [
     setting("lethe_model_directory", Type::Varchar, || "all-MiniLM-L6-v2".into(), Allowed::Anything,
         "Encoder: a model directory in Hugging Face layout, or the name of a model that make setup installed"),
     setting("lethe_onnxruntime", Type::Varchar, default_library, Allowed::Anything,
@@ -134,12 +134,14 @@ pub static ALL: [Setting; 39] = [
         "Days after which a suppression counts half; 0: it never fades"),
     setting("lethe_feedback_bonus", Type::Double, || 3.0.into(), Allowed::Real(0.0, 100.0),
         "How much feedback on a question moves the answers to questions like it, in standard deviations of the scores"),
+    setting("lethe_feedback_likeness", Type::Double, || 0.5.into(), Allowed::Real(0.0, 1.0),
+        "θ of feedback: from which cosine on two questions are alike"),
     setting("lethe_precedent_bonus", Type::Double, || 1.0.into(), Allowed::Real(0.0, 100.0),
         "How much of a turn's score for the likest question asked before is added, in standard deviations of the scores"),
-    setting("lethe_likeness", Type::Double, || 0.7.into(), Allowed::Real(0.0, 1.0),
-        "θ of likeness: from which cosine on two questions are alike"),
-    setting("lethe_shared_words", Type::Double, || 0.7.into(), Allowed::Real(0.0, 1.0),
-        "σ of likeness: from which share of their words in common on, weighted by rarity, two questions are alike"),
+    setting("lethe_precedent_likeness", Type::Double, || 0.7.into(), Allowed::Real(0.0, 1.0),
+        "θ of precedents: from which cosine on two questions are alike"),
+    setting("lethe_shared_words", Type::Double, || 0.75.into(), Allowed::Real(0.0, 1.0),
+        "σ of both: from which share of their words in common on, weighted by rarity, two questions are alike"),
     setting("lethe_watch", Type::Boolean, || true.into(), Allowed::Anything,
         "Leave out what was learned where it did more harm than good, as memory_stats says then"),
     setting("lethe_feedback_step", Type::Double, || 0.5.into(), Allowed::Real(0.0, 100.0),
@@ -184,6 +186,8 @@ impl Settings {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
+        let shared = raw.real("lethe_shared_words")?;
+        let thresholds = |name| Ok::<_, Error>(Thresholds { cosine: raw.real(name)?, shared });
         Ok(Self {
             models: ModelSettings {
                 encoder: raw.text("lethe_model_directory")?,
@@ -221,7 +225,8 @@ impl Settings {
                 },
                 feedback_bonus: raw.real("lethe_feedback_bonus")?,
                 precedent_bonus: raw.real("lethe_precedent_bonus")?,
-                likeness: Thresholds { cosine: raw.real("lethe_likeness")?, shared: raw.real("lethe_shared_words")? },
+                feedback_likeness: thresholds("lethe_feedback_likeness")?,
+                precedent_likeness: thresholds("lethe_precedent_likeness")?,
                 watch: raw.flag("lethe_watch")?,
                 feedback_step: raw.real("lethe_feedback_step")?,
                 clusters: raw.count("lethe_clusters")?,

@@ -31,6 +31,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
         ("clusters", Type::BigInt),
         ("suppressed", Type::BigInt),
         ("feedback", Type::BigInt),
+        ("answered", Type::BigInt),
         ("adapter", Type::Varchar),
         ("order_judged", Type::BigInt),
         ("order_gain", Type::Double),
@@ -71,6 +72,7 @@ fn bind(caller: &Caller, arguments: &Arguments) -> Result<Plan> {
             count(counts.clusters),
             count(counts.suppressed),
             count(counts.feedback),
+            statistics.answered.into(),
             statistics.adapter.map_or(Value::Null, |adapter| {
                 format!("trained on {} questions: {}", adapter.questions, adapter.measured).into()
             }),

@@ -61,8 +61,7 @@ pub struct Adaptation {
 pub fn adapt(asker: &Asker, connection: &Connection, store: &Store, progress: bool) -> Result<Adaptation> {
     store.database.require_writable("memory_adapt")?;
     let experience = store.experience(connection)?;
-    let used = |past: &&Past| past.verdicts.iter().any(|(_, used)| *used);
-    let mut questions: Vec<&Past> = experience.pasts().iter().filter(used).collect();
+    let mut questions: Vec<&Past> = experience.pasts().iter().filter(|past| past.was_answered()).collect();
     // Whenever they were asked, the same feedback gives the same adapter.
     questions.sort_by(|a, b| a.query.cmp(&b.query));
     let (held_out, learned): (Vec<&Past>, Vec<&Past>) =

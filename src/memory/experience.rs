@@ -29,6 +29,11 @@ pub struct Past {
 }
 
 impl Past {
+    /// Whether some turn was used as its answer.
+    pub fn was_answered(&self) -> bool {
+        self.verdicts.iter().any(|(_, used)| *used)
+    }
+
     /// The wordpieces of the question.
     pub fn pieces(&self, encoder: &Encoder) -> Result<&[Piece]> {
         if let Some(pieces) = self.pieces.get() {

@@ -63,10 +63,11 @@ pub struct Knobs {
     pub retention: Retention,
     /// How much a verdict on a question moves the answers to questions like it, in standard deviations of the pool's scores.
     pub feedback_bonus: f64,
+    /// From where on questions are alike, for that.
+    pub feedback_likeness: Thresholds,
     /// The same for what was found for a question, as a multiple of its scores, which are in standard deviations too.
     pub precedent_bonus: f64,
-    /// From where on questions are alike.
-    pub likeness: Thresholds,
+    pub precedent_likeness: Thresholds,
     /// Whether what did harm is left out.
     pub watch: bool,
     /// What `ignored` adds to a suppression.

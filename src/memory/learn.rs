@@ -25,7 +25,7 @@ const CLUSTERING_SEED: u64 = 0x6c65_7468_6500_0001;
 pub enum Mode {
     /// Nothing is kept of them.
     Off,
-    /// Questions are kept, so that feedback can be given on their answers.
+    /// Questions are kept, so that they can lend what was found for them, and feedback can be given on their answers.
     Feedback,
     /// They are, and who ranked high and did not answer is suppressed by this rule.
     Forgetting(LearningRule),

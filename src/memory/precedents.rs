@@ -34,18 +34,18 @@ impl Precedents {
         let mut precedents = Self { apply, ..Self::default() };
         let mut likest: (f64, &str) = (0.0, "");
         for (number, experience) in stores.iter().enumerate() {
-            let mut alike = Vec::new();
+            let mut judged = Vec::new();
             for past in experience.pasts() {
-                let likeness = likeness_of(scope, encoder, query, past, knobs)?;
+                let Some((cosine, shared)) = alike(scope, encoder, query, past, knobs)? else { continue };
+                let likeness = |thresholds| likeness(cosine, shared, thresholds);
+                judged.push((likeness(knobs.feedback_likeness), past.verdicts.as_slice()));
+                let likeness = likeness(knobs.precedent_likeness);
                 // The same question found what it would find now: that says nothing new.
                 if likeness >= likest.0 && past.query != query.text && !past.pool.is_empty() {
                     likest = (likeness, &past.query);
                 }
-                if likeness > 0.0 {
-                    alike.push((likeness, past.verdicts.as_slice()));
-                }
             }
-            let said = carry_over(alike).into_iter();
+            let said = carry_over(judged.into_iter().filter(|(likeness, _)| *likeness > 0.0)).into_iter();
             precedents.feedback.extend(said.filter_map(|(turn, worth)| Some((scope.candidate(number, turn)?, worth))));
         }
         let (likeness, query) = likest;
@@ -75,16 +75,18 @@ impl Precedents {
     }
 }
 
-fn likeness_of(scope: &Scope, encoder: &Encoder, query: &Query, past: &Past, knobs: &Knobs) -> Result<f64> {
+/// Cosine and share of words in common of a question and one asked before; `None` if they cannot be alike for anything.
+fn alike(scope: &Scope, encoder: &Encoder, query: &Query, past: &Past, knobs: &Knobs) -> Result<Option<(f64, f64)>> {
     // Of another width: asked under another encoder.
     if past.embedding.len() != query.embedding.len() {
-        return Ok(0.0);
+        return Ok(None);
     }
     let cosine = f64::from(dot(&query.embedding, &past.embedding));
-    if cosine <= knobs.likeness.cosine {
-        return Ok(0.0);
+    let lends = cosine > knobs.precedent_likeness.cosine && !past.pool.is_empty();
+    let judged = cosine > knobs.feedback_likeness.cosine && !past.verdicts.is_empty();
+    if !(lends || judged) {
+        return Ok(None);
     }
     let weight = |piece: Piece| inverse_document_frequency(scope.size(), scope.containing(piece));
-    let shared = shared(&query.pieces, past.pieces(encoder)?, weight);
-    Ok(likeness(cosine, shared, knobs.likeness))
+    Ok(Some((cosine, shared(&query.pieces, past.pieces(encoder)?, weight))))
 }

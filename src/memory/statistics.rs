@@ -19,6 +19,8 @@ pub struct Statistics {
     pub generation: i64,
     /// The query adapter the store trained.
     pub adapter: Option<Arc<StoredAdapter>>,
+    /// Questions with an answer that was used, which memory_adapt learns from.
+    pub answered: usize,
     /// What came of what was learned of like questions, by the verdicts on answers it moved, and of suppression, by the reranker.
     pub of_order: Tally,
     pub of_suppression: Tally,
@@ -39,6 +41,7 @@ pub fn statistics(connection: &Connection, store: &Store, cache: Option<&Path>) 
     let experience = store.experience(connection)?;
     Ok(Statistics {
         adapter: store.trained(connection)?,
+        answered: experience.pasts().iter().filter(|past| past.was_answered()).count(),
         of_order: experience.of_order(),
         of_suppression: experience.of_suppression(),
         counts: counts(connection, &store.database, &store.config.encoder.id)?,

@@ -225,6 +225,13 @@ def test_what_is_said_of_it(adapted_file):
     assert 0 <= said["ndcg10_before"] < said["ndcg10_after"] <= 1
 
 
+def test_the_statistics_tell_of_it(adapted, asked):
+    found = one(adapted, "SELECT answered, adapter FROM memory_stats()")
+    assert found["answered"] == len(LEARNED) + len(HELD_OUT)
+    assert found["adapter"].startswith(f"trained on {len(LEARNED)} questions: {{")
+    assert one(asked, "SELECT adapter FROM memory_stats()")["adapter"] is None
+
+
 def test_the_measure_is_ndcg_of_the_questions_held_out(adapted, adapted_file, encoder):
     """Of one answer at place p among all turns, best evidence first: 1 / log2(p + 1), or 0 beyond the tenth."""
     _, said = adapted_file

@@ -15,6 +15,9 @@ import datasets  # noqa: E402
 import significance  # noqa: E402
 from datasets import Conversation, Question, Turn  # noqa: E402
 from evaluation import MEASURES, Hit, Judged, judge, threshold, with_abstention  # noqa: E402
+from pairs import compare  # noqa: E402
+from paraphrases import PARAPHRASES, paraphrased  # noqa: E402
+from protocols import halves, judged_by  # noqa: E402
 
 
 def write_lines(path: Path, *entries: dict) -> Path:
@@ -371,3 +374,50 @@ def test_no_difference_is_no_evidence():
 def test_the_same_scores_give_the_same_intervals():
     wanted = significance.scopes(KINDS)
     assert significance.differences(KINDS, SCORES, wanted) == significance.differences(KINDS, SCORES, wanted)
+
+
+# --- Learning
+
+
+def question(id, text="?", *evidence):
+    return Question(id, text, frozenset(evidence), "open")
+
+
+def test_a_question_of_several_splits_counts_once():
+    """b gains .4 and .2, so .3; a gains 0. Means: .5 and .4 before, gains 0 and .3."""
+    first = ({"a": ("open", 0.5), "b": ("open", 0.3)}, {"a": ("open", 0.5), "b": ("open", 0.7)})
+    second = ({"b": ("open", 0.5)}, {"b": ("open", 0.7)})
+    found = compare([first, second])
+    assert found.questions == 2
+    assert found.before == pytest.approx(0.45)
+    assert found.gain.mean == pytest.approx(0.15)
+    assert found.splits == (pytest.approx(0.2), pytest.approx(0.2))
+
+
+def test_macro_weighs_kinds_alike():
+    before = {"a": ("open", 0.0), "b": ("open", 0.0), "c": ("temporal", 0.5)}
+    after = {"a": ("open", 0.2), "b": ("open", 0.4), "c": ("temporal", 0.6)}
+    assert compare([(before, after)]).gain.mean == pytest.approx(0.7 / 3)
+    macro = compare([(before, after)], "macro")
+    assert (macro.before, macro.gain.mean) == (pytest.approx(0.25), pytest.approx((0.3 + 0.1) / 2))
+
+
+def test_halves_share_the_questions_out():
+    questions = [question(str(number)) for number in range(11)]
+    parts = list(halves(questions, 3))
+    for learned, others in parts:
+        assert {len(learned), len(others)} == {5, 6}
+        assert sorted(one.id for one in learned + others) == sorted(one.id for one in questions)
+    assert parts == list(halves(questions, 3)) and parts[0] != parts[1]
+
+
+def test_what_learned_questions_are_judged_by():
+    learned = [question("l", "Where is the spare key?", "t1", "t2")]
+    related, unrelated = question("r", "?", "t2", "t3"), question("u", "?", "t3")
+    judged = judged_by(learned, [related, unrelated])
+    assert judged["related"] == [related] and judged["unrelated"] == [unrelated]
+    assert [one.text for how in PARAPHRASES for one in judged[how]] == [
+        "spare key",
+        "I forgot, can you remind me: where is the spare key?",
+    ]
+    assert judged["keywords"] == paraphrased(learned, "keywords") and judged["keywords"][0].evidence == learned[0].evidence

@@ -49,7 +49,7 @@ def asked(store):
     store.execute("SET GLOBAL lethe_precedent_bonus = 0")
     for question in (ASKED, LIKE_IT, UNLIKE_IT):
         remember(store, question)
-    assert 0.05 < likeness(store, ASKED, LIKE_IT) < 0.95 and likeness(store, ASKED, UNLIKE_IT) == 0.0
+    assert 0.05 < likeness(store, ASKED, LIKE_IT, 0.5) < 0.95 and likeness(store, ASKED, UNLIKE_IT, 0.5) == 0.0
     return store
 
 
@@ -57,21 +57,21 @@ def test_used_lifts_the_answer_to_like_questions(asked):
     before = {question: scores(asked, question) for question in (ASKED, LIKE_IT, UNLIKE_IT)}
     say(asked, remember(asked, ASKED), used=[DOG])
     close(scores(asked, ASKED), expected(before[ASKED], {DOG: 1.0}))
-    close(scores(asked, LIKE_IT), expected(before[LIKE_IT], {DOG: likeness(asked, ASKED, LIKE_IT)}))
+    close(scores(asked, LIKE_IT), expected(before[LIKE_IT], {DOG: likeness(asked, ASKED, LIKE_IT, 0.5)}))
     assert scores(asked, UNLIKE_IT) == before[UNLIKE_IT]
 
 
 def test_ignored_lowers_it(asked):
     before = scores(asked, LIKE_IT)
     say(asked, remember(asked, ASKED), ignored=[DENTIST])
-    close(scores(asked, LIKE_IT), expected(before, {DENTIST: -likeness(asked, ASKED, LIKE_IT)}))
+    close(scores(asked, LIKE_IT), expected(before, {DENTIST: -likeness(asked, ASKED, LIKE_IT, 0.5)}))
 
 
 def test_the_likest_question_decides_on_either_side(asked):
     before = scores(asked, LIKE_IT)
     say(asked, remember(asked, ASKED), used=[DOG], ignored=[DENTIST])
     say(asked, remember(asked, LIKE_IT), ignored=[DOG], used=[DENTIST])
-    like = likeness(asked, ASKED, LIKE_IT)
+    like = likeness(asked, ASKED, LIKE_IT, 0.5)
     close(scores(asked, LIKE_IT), expected(before, {DOG: like - 1.0, DENTIST: 1.0 - like}))
 
 
@@ -86,9 +86,9 @@ def test_the_last_verdict_on_a_question_counts(asked):
 def test_settings_say_how_much_and_how_alike(asked):
     before = scores(asked, LIKE_IT)
     say(asked, remember(asked, ASKED), used=[DOG])
-    asked.execute("SET lethe_feedback_bonus = 1; SET lethe_likeness = 0.5; SET lethe_shared_words = 0.25")
-    worth = likeness(asked, ASKED, LIKE_IT, 0.5, 0.25)
-    assert worth != pytest.approx(likeness(asked, ASKED, LIKE_IT), abs=0.05)
+    asked.execute("SET lethe_feedback_bonus = 1; SET lethe_feedback_likeness = 0.8; SET lethe_shared_words = 0.25")
+    worth = likeness(asked, ASKED, LIKE_IT, 0.8, 0.25)
+    assert worth != pytest.approx(likeness(asked, ASKED, LIKE_IT, 0.5), abs=0.05)
     close(scores(asked, LIKE_IT), expected(before, {DOG: worth}, bonus=1))
     asked.execute("SET lethe_feedback_bonus = 0")
     assert scores(asked, LIKE_IT) == before
