@@ -92,17 +92,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="lethe-learning-") as folder, open_duckdb(arguments.extension, None) as connection:
             connection.execute("SET lethe_retrievals_kept = 1000000")
             lab = protocols.Lab(connection, Path(folder), conversations, arguments.splits)
-            everything[name] = protocols.PROTOCOLS[name](lab)
+            everything[name] = protocols.PROTOCOLS[name].run(lab)
         report(name, everything[name])
         plot(arguments.out / f"{name}.svg", name, everything[name])
         results = {one: asdict(result) for one, result in everything[name].items()}
         (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print()
     for protocol, results in everything.items():
-        for name, comparison in results.items():
-            key = re.sub(r"[^a-z0-9]+", "_", name.lower())
-            print(f"RESULT learning.{protocol}.{key}.ndcg10_gain {comparison.gain.mean:.4f}")
-            print(f"RESULT learning.{protocol}.{key}.p {comparison.gain.p:.4f}")
+        headline = results[protocols.PROTOCOLS[protocol].headline]
+        for name, comparison in [("", headline), *results.items()]:
+            key = ".".join(filter(None, [protocol, re.sub(r"[^a-z0-9]+", "_", name.lower())]))
+            print(f"RESULT learning.{key}.ndcg10_gain {comparison.gain.mean:.4f}")
+            print(f"RESULT learning.{key}.p {comparison.gain.p:.4f}")
 
 
 if __name__ == "__main__":

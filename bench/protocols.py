@@ -127,7 +127,18 @@ def recurring(lab: Lab, learn: Callable[[Conversation, list[Question]], None]) -
                 of_half[split][0].update(before[name])
                 of_half[split][1].update(lab.scores(conversation, questions))
         say(f"{conversation.name} done")
-    return {name: compare(pairs) for name, pairs in runs.items()}
+    again = [pairs for name, pairs in runs.items() if name.split()[0] in PARAPHRASES]
+    return {name: compare(pairs) for name, pairs in runs.items()} | {"recurring": compare(map(joined, zip(*again)))}
+
+
+def joined(pairs: Iterable[tuple[Scores, Scores]]) -> tuple[Scores, Scores]:
+    """Those of several sets of questions as one."""
+    before: Scores = {}
+    after: Scores = {}
+    for early, late in pairs:
+        before |= early
+        after |= late
+    return before, after
 
 
 def asking(lab: Lab) -> Results:
@@ -287,12 +298,19 @@ def watched(lab: Lab) -> Results:
     return {name: compare(pairs) for name, pairs in runs.items()}
 
 
-PROTOCOLS: dict[str, Callable[[Lab], Results]] = {
-    "asking": asking,
-    "feedback": feedback,
-    "strangers": strangers,
-    "stream": stream,
-    "adapter": adapter,
-    "forgetting": forgetting,
-    "watched": watched,
+@dataclass(frozen=True)
+class Protocol:
+    run: Callable[[Lab], Results]
+    headline: str
+    """The one of its results that stands for it."""
+
+
+PROTOCOLS = {
+    "asking": Protocol(asking, "recurring"),
+    "feedback": Protocol(feedback, "recurring"),
+    "strangers": Protocol(strangers, "told"),
+    "stream": Protocol(stream, "again"),
+    "adapter": Protocol(adapter, "from the identity, macro"),
+    "forgetting": Protocol(forgetting, "rank_gap raw K 30, held out"),
+    "watched": Protocol(watched, "rank_gap K 30, watch on"),
 }

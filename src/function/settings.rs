@@ -140,7 +140,7 @@ pub static ALL: [Setting; 40] = [
         "How much of a turn's score for the likest question asked before is added, in standard deviations of the scores"),
     setting("lethe_precedent_likeness", Type::Double, || 0.7.into(), Allowed::Real(0.0, 1.0),
         "θ of precedents: from which cosine on two questions are alike"),
-    setting("lethe_shared_words", Type::Double, || 0.75.into(), Allowed::Real(0.0, 1.0),
+    setting("lethe_shared_words", Type::Double, || 0.8.into(), Allowed::Real(0.0, 1.0),
         "σ of both: from which share of their words in common on, weighted by rarity, two questions are alike"),
     setting("lethe_watch", Type::Boolean, || true.into(), Allowed::Anything,
         "Leave out what was learned where it did more harm than good, as memory_stats says then"),

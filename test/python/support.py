@@ -193,7 +193,7 @@ def tokenizer():
     return Tokenizer.from_file(str(MODELS / "all-MiniLM-L6-v2" / "tokenizer.json"))
 
 
-def likeness(connection, a, b, cosine, shared=0.75):
+def likeness(connection, a, b, cosine, shared=0.8):
     """How much two questions that a store keeps are alike (src/rank/likeness.rs), from its tables."""
     embeddings = dict(connection.execute("SELECT query, any_value(embedding) FROM lethe.retrievals GROUP BY query").fetchall())
     pieces = [set(tokenizer().encode(question, add_special_tokens=False).ids) for question in (a, b)]
