@@ -20,12 +20,15 @@ class Comparison:
     before: float
     gain: Estimate
     questions: int
+    moved: int
+    """How many of them score otherwise."""
     splits: tuple[float, ...]
     """The gain in each split by itself."""
 
     def line(self) -> str:
         gain = self.gain
-        text = f"{self.before:.4f} {gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] p {gain.p:.4f}, {self.questions} questions"
+        text = f"{self.before:.4f} {gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] p {gain.p:.4f}"
+        text += f", {self.moved} of {self.questions} questions moved"
         return text + (f", by split {' '.join(f'{split:+.4f}' for split in self.splits)}" if len(self.splits) > 1 else "")
 
 
@@ -49,4 +52,5 @@ def compare(splits: Iterable[tuple[Scores, Scores]], scope: str = "all") -> Comp
     gain = differences(kinds, means[:, 1:] - means[:, :1], {scope: weights})[scope][0]
     early = {kind: means[[one == kind for one in kinds], 0].mean() for kind in weights}
     before = float(sum(weight * early[kind] for kind, weight in weights.items()))
-    return Comparison(before, gain, len(pairs), tuple(by_split))
+    moved = int(np.count_nonzero(np.abs(means[:, 1] - means[:, 0]) > 1e-9))
+    return Comparison(before, gain, len(pairs), moved, tuple(by_split))
