@@ -128,7 +128,13 @@ def recurring(lab: Lab, learn: Callable[[Conversation, list[Question]], None]) -
                 of_half[split][1].update(lab.scores(conversation, questions))
         say(f"{conversation.name} done")
     again = [pairs for name, pairs in runs.items() if name.split()[0] in PARAPHRASES]
-    return {name: compare(pairs) for name, pairs in runs.items()} | {"recurring": compare(map(joined, zip(*again)))}
+    return results_of(runs) | {"recurring": compare(map(joined, zip(*again)))}
+
+
+def results_of(runs: dict[str, list[tuple[Scores, Scores]]]) -> Results:
+    """Each comparison for which there is a question; with few questions a set may have none."""
+    asked = {name: [pair for pair in pairs if pair[0]] for name, pairs in runs.items()}
+    return {name: compare(pairs) for name, pairs in asked.items() if pairs}
 
 
 def joined(pairs: Iterable[tuple[Scores, Scores]]) -> tuple[Scores, Scores]:
@@ -272,7 +278,7 @@ def forgetting(lab: Lab) -> Results:
                 after = lab.scores(together, [question for questions in sets.values() for question in questions])
                 note(f"{rule} {penalty} K {clusters}", sets, after)
                 say(f"{rule} {penalty} K {clusters}{how}: {compare(runs[f'{rule} {penalty} K {clusters}, held out{how}']).line()}")
-    return {name: compare(pairs) for name, pairs in runs.items()}
+    return results_of(runs)
 
 
 def watched(lab: Lab) -> Results:
@@ -295,7 +301,7 @@ def watched(lab: Lab) -> Results:
                 runs.setdefault(name, []).append((before, lab.scores(together, held_out)))
                 judged, gain = lab.connection.execute("SELECT pool_judged, pool_gain FROM memory_stats()").fetchall()[0]
                 say(f"{name}: {compare(runs[name]).line()}; the reranker's view, over {judged} pools: {gain}")
-    return {name: compare(pairs) for name, pairs in runs.items()}
+    return results_of(runs)
 
 
 @dataclass(frozen=True)
