@@ -1,10 +1,9 @@
 //! What questions like the one that is asked say of its candidates.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use duckdb::Connection;
-
-use super::experience::Past;
+use super::experience::{Experience, Past};
 use super::knobs::Knobs;
 use super::rerank::Query;
 use super::scope::{Candidate, Scope};
@@ -28,8 +27,14 @@ pub struct Precedents {
 }
 
 impl Precedents {
-    pub fn of(connection: &Connection, scope: &Scope, encoder: &Encoder, query: &Query, knobs: &Knobs) -> Result<Self> {
-        let stores = scope.places.iter().map(|place| place.store.experience(connection)).collect::<Result<Vec<_>>>()?;
+    /// `stores` has the experience of each store of the scope.
+    pub fn of(
+        scope: &Scope,
+        stores: &[Arc<Experience>],
+        encoder: &Encoder,
+        query: &Query,
+        knobs: &Knobs,
+    ) -> Result<Self> {
         let apply = !(knobs.watch && stores.iter().any(|experience| experience.of_order().harmful()));
         let mut precedents = Self { apply, ..Self::default() };
         let mut likest: (f64, &str) = (0.0, "");

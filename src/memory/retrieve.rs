@@ -7,6 +7,7 @@ use duckdb::Connection;
 use uuid::Uuid;
 
 use super::engine::{BySuppressed, now};
+use super::experience::Experience;
 use super::knobs::{Fusion, Knobs};
 use super::learn::{self, Lesson};
 use super::precedents::Precedents;
@@ -80,7 +81,8 @@ pub fn retrieve(
     let adapters = scope.adapters(connection, &encoder, asker.knobs.adapter)?;
     let queries =
         asked.iter().zip(encoded).map(|(text, (pieces, encoded))| Query::new(text, pieces, encoded, &adapters));
-    let asked = queries.map(|query| Asked::new(connection, &scope, &encoder, query, asker.knobs));
+    let experience = scope.experience(connection)?;
+    let asked = queries.map(|query| Asked::new(connection, &scope, &experience, &encoder, query, asker.knobs));
     let asked = asked.collect::<Result<Vec<_>>>()?;
 
     // With few questions the threads share each of them, with many they share them out.
@@ -154,15 +156,22 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn new(connection: &Connection, scope: &Scope, encoder: &Encoder, query: Query<'a>, knobs: &Knobs) -> Result<Self> {
-        let precedents = Precedents::of(connection, scope, encoder, &query, knobs)?;
+    fn new(
+        connection: &Connection,
+        scope: &Scope,
+        experience: &[Arc<Experience>],
+        encoder: &Encoder,
+        query: Query<'a>,
+        knobs: &Knobs,
+    ) -> Result<Self> {
+        let precedents = Precedents::of(scope, experience, encoder, &query, knobs)?;
         let cue = |place: &Place| learn::cue(connection, &place.store, &query.embedding);
         let cues = scope.places.iter().map(cue).collect::<Result<Vec<_>>>()?;
         let of_cue = |(place, cue): (&Place, &learn::QueryCue)| place.store.suppression(connection, cue.cluster);
         let suppression = scope.places.iter().zip(&cues).map(of_cue).collect::<Result<Vec<_>>>()?;
         let mut applied = Learned { precedents: precedents.apply, suppression: true };
-        for (place, suppressed) in scope.places.iter().zip(&suppression) {
-            let harmful = place.store.experience(connection)?.of_suppression().harmful();
+        for ((place, experience), suppressed) in scope.places.iter().zip(experience).zip(&suppression) {
+            let harmful = experience.of_suppression().harmful();
             applied.suppression &= !(knobs.watch && (harmful || learn::saturated(suppressed, place.snapshot.size())));
         }
         Ok(Self { retrieval: Uuid::now_v7(), query, precedents, cues, suppression, applied })

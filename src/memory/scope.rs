@@ -6,6 +6,7 @@ use duckdb::Connection;
 use uuid::Uuid;
 
 use super::engine::{Store, database};
+use super::experience::Experience;
 use super::knobs::AdapterChoice;
 use super::request::{Asker, Request, StoreChoice};
 use super::snapshot::{Side, Snapshot};
@@ -107,6 +108,11 @@ impl Scope {
     ) -> Result<Vec<Option<Arc<Adapter>>>> {
         let of = |place: &Place| place.store.adapter(connection, encoder, choice);
         self.places.iter().map(of).collect()
+    }
+
+    /// What each store remembers of the questions it was asked.
+    pub fn experience(&self, connection: &Connection) -> Result<Vec<Arc<Experience>>> {
+        self.places.iter().map(|place| place.store.experience(connection)).collect()
     }
 
     /// How many turns there are in all, whatever the filter.
